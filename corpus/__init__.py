@@ -1,0 +1,1 @@
+"""The stored cases: their format, where they lie, and the command that replays them."""

@@ -1,0 +1,219 @@
+"""`Case`: a tiny training run as plain data, the currency of the whole suite.
+
+Strategies draw cases, implementations run them, the judge compares, the corpus stores them. A case holds no tensor: it
+prints as a constructor call, compares, hashes, shrinks and travels as JSON. `corpus.tensors` makes its tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: One bag: ids in order; a pair (id, repeat) stands for that many lookups of one id in a row.
+Bag = tuple[int | tuple[int, int], ...]
+
+DTYPES = ("float32", "float16", "bfloat16")
+INTEGERS = ("int32", "int64")
+POOLING_MODES = ("SUM", "MEAN")
+BOUNDS_CHECK_MODES = ("FATAL", "WARNING", "IGNORE", "NONE")
+WEIGHT_DECAY_MODES = ("NONE", "L2", "DECOUPLE")
+OPTIMIZERS = ("EXACT_SGD", "EXACT_ROWWISE_ADAGRAD", "EXACT_ADAGRAD")
+#: How `grad_output` lies in memory: contiguous, one number for all, one row for all samples, columns first, every
+#: second column of a wider buffer, or contiguous one element past an aligned address.
+GRAD_LAYOUTS = ("contiguous", "expanded", "expanded_rows", "transposed", "sliced", "unaligned")
+VALUE_MODES = ("exact", "general")
+
+
+class CaseError(ValueError):
+    """A case that makes no sense, or a file that holds none; the message names the field."""
+
+
+class _Terse:
+    """Prints as a constructor call without the fields that have their default."""
+
+    def __repr__(self) -> str:
+        shown = []
+        for f in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            default = f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
+            if value != default:
+                shown.append(f"{f.name}={value!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+@dataclass(frozen=True, repr=False)
+class Table(_Terse):
+    """One embedding table."""
+
+    rows: int
+    dim: int
+
+
+@dataclass(frozen=True, repr=False)
+class Sampled(_Terse):
+    """A feature's bags as a distribution, for batches too large to spell out.
+
+    `samples` bags with lengths uniform in 0..2 * `mean_length`; ids Zipf with `exponent` (0 is uniform) over the rows,
+    shuffled, so that neighbours in rank are not neighbours in memory.
+    """
+
+    samples: int
+    mean_length: int
+    exponent: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class Batch(_Terse):
+    """One batch. `features[f]` holds the bags of feature f, each feature with the same number of them.
+
+    `psw`: with per-sample weights, and whether their gradient is asked for ("none", "given", "trained").
+    `learning_rate`: set before this batch's backward; None leaves it. `offsets_edits`: (place, value) pairs written
+    over the right offsets, for the bounds check to find.
+    """
+
+    features: tuple[tuple[Bag, ...] | Sampled, ...]
+    psw: str = "none"
+    grad_layout: str = "contiguous"
+    learning_rate: float | None = None
+    offsets_edits: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, repr=False)
+class Optimizer(_Terse):
+    """The optimizer and its hyper-parameters."""
+
+    name: str = "EXACT_SGD"
+    learning_rate: float = 1.0
+    eps: float = 0.0
+    weight_decay: float = 0.0
+    weight_decay_mode: str = "NONE"
+
+
+@dataclass(frozen=True, repr=False)
+class Values(_Terse):
+    """How weights, gradients and per-sample weights are made from `seed`.
+
+    "exact": integers of so many bits (weights, gradients) and halves (per-sample weights), so that sums come out exact.
+    "general": random sign and mantissa, exponents uniform within `spread` binary orders around 1.
+    `specials`: a few infinities and NaNs among weights and gradients.
+    """
+
+    mode: str = "exact"
+    seed: int = 0
+    weight_bits: int = 7
+    grad_bits: int = 3
+    psw_bits: int = 2
+    spread: int = 4
+    specials: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class Case(_Terse):
+    """A tiny training run: tables, features, batches, and in which order their forwards and backwards happen.
+
+    `order`: batch numbers; the first mention is that batch's forward, the second its backward. `routing`: the knobs of
+    the implementation under test; what it does not name has its default.
+    """
+
+    tables: tuple[Table, ...]
+    feature_table_map: tuple[int, ...]
+    batches: tuple[Batch, ...]
+    order: tuple[int, ...]
+    pooling_mode: str = "SUM"
+    optimizer: Optimizer = Optimizer()
+    weights_dtype: str = "float32"
+    output_dtype: str = "float32"
+    indices_dtype: str = "int64"
+    offsets_dtype: str = "int64"
+    bounds_check_mode: str = "WARNING"
+    values: Values = Values()
+    routing: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        for problem in _problems(self):
+            raise CaseError(problem)
+
+    @property
+    def num_features(self) -> int:
+        return len(self.feature_table_map)
+
+    def steps(self) -> Iterator[tuple[str, int]]:
+        """("forward" or "backward", batch number) in order."""
+        seen: set[int] = set()
+        for batch in self.order:
+            yield ("backward" if batch in seen else "forward"), batch
+            seen.add(batch)
+
+    def batch_size(self, batch: int) -> int:
+        """Samples of one batch."""
+        first = self.batches[batch].features[0]
+        return first.samples if isinstance(first, Sampled) else len(first)
+
+    def is_sampled(self) -> bool:
+        """Whether any feature is a distribution instead of ids."""
+        return any(isinstance(f, Sampled) for b in self.batches for f in b.features)
+
+
+def expand(bag: Bag) -> Iterator[int]:
+    """The ids of a bag, one for each lookup."""
+    for entry in bag:
+        if isinstance(entry, tuple):
+            yield from [entry[0]] * entry[1]
+        else:
+            yield entry
+
+
+def bag_length(bag: Bag) -> int:
+    """Lookups of a bag."""
+    return sum(entry[1] if isinstance(entry, tuple) else 1 for entry in bag)
+
+
+def _problems(case: Case) -> Iterator[str]:
+    """What makes a case senseless, the first problem first."""
+    menus = (
+        ("pooling_mode", case.pooling_mode, POOLING_MODES),
+        ("optimizer.name", case.optimizer.name, OPTIMIZERS),
+        ("optimizer.weight_decay_mode", case.optimizer.weight_decay_mode, WEIGHT_DECAY_MODES),
+        ("weights_dtype", case.weights_dtype, DTYPES),
+        ("output_dtype", case.output_dtype, DTYPES),
+        ("indices_dtype", case.indices_dtype, INTEGERS),
+        ("offsets_dtype", case.offsets_dtype, INTEGERS),
+        ("bounds_check_mode", case.bounds_check_mode, BOUNDS_CHECK_MODES),
+        ("values.mode", case.values.mode, VALUE_MODES),
+        *(("batches.grad_layout", b.grad_layout, GRAD_LAYOUTS) for b in case.batches),
+        *(("batches.psw", b.psw, ("none", "given", "trained")) for b in case.batches),
+    )
+    for name, value, menu in menus:
+        if value not in menu:
+            yield f"{name}: expected one of {', '.join(menu)}, got {value!r}"
+    if not case.tables or any(t.rows < 1 or t.dim < 1 for t in case.tables):
+        yield "tables: expected at least one, each with rows and dim of at least 1"
+    if not case.feature_table_map or any(not 0 <= t < len(case.tables) for t in case.feature_table_map):
+        yield f"feature_table_map: expected tables from 0 to {len(case.tables) - 1}, got {case.feature_table_map}"
+    for k, batch in enumerate(case.batches):
+        if len(batch.features) != case.num_features:
+            yield f"batches[{k}].features: expected {case.num_features}, got {len(batch.features)}"
+        samples = {f.samples if isinstance(f, Sampled) else len(f) for f in batch.features}
+        if len(samples) > 1:
+            yield f"batches[{k}].features: expected the same number of samples in each, got {sorted(samples)}"
+    for k in set(case.order):
+        if not 0 <= k < len(case.batches) or case.order.count(k) > 2:
+            yield f"order: batch {k} does not exist, or is mentioned more than twice: {case.order}"
+    if case.bounds_check_mode == "NONE":
+        for k, batch in enumerate(case.batches):
+            if batch.offsets_edits or _has_bad_ids(case, batch):
+                yield f"batches[{k}]: a bad id or offset is undefined with bounds_check_mode NONE"
+    if case.pooling_mode == "MEAN" and any(b.psw != "none" for b in case.batches):
+        yield "batches.psw: MEAN takes no per-sample weights"
+
+
+def _has_bad_ids(case: Case, batch: Batch) -> bool:
+    for table, bags in zip(case.feature_table_map, batch.features, strict=False):
+        rows = case.tables[table].rows
+        for bag in () if isinstance(bags, Sampled) else bags:
+            if any(not -1 <= (e[0] if isinstance(e, tuple) else e) < rows for e in bag):
+                return True
+    return False

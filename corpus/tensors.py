@@ -1,0 +1,252 @@
+"""From a `Case` to its tensors: always the same ones, on any machine, whatever the versions of torch and numpy.
+
+Numbers come from a counter-based generator (splitmix64) over (seed, stream, place) instead of a library's, whose
+streams may change. Rows that no lookup names hold NaN or tell-tale numbers; gradients of empty bags hold NaN.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from corpus.case import Batch, Case, CaseError, Sampled, expand
+
+#: A table of more elements is filled only in the rows that are in use, and around them.
+DENSE_ELEMENTS = 2**22
+
+
+@dataclass
+class BatchTensors:
+    """The tensors of one batch, as a caller passes them. `grad_output` has the layout that the case asks for."""
+
+    indices: Tensor  # [N]
+    offsets: Tensor  # [T * B + 1]
+    per_sample_weights: Tensor | None  # fp32 [N]
+    grad_output: Tensor  # [B, total_D]
+
+
+@dataclass
+class TableRows:
+    """Some rows of a table and what they hold: all of them (`rows` None), or those named."""
+
+    rows: Tensor | None  # int64 [n]
+    values: Tensor  # [n, D]
+
+    def read(self, table: Tensor) -> Tensor:
+        """The same rows of `table` `[E, ...]` as it is now, on the CPU."""
+        return table.detach().cpu().clone() if self.rows is None else table.detach()[self.rows.to(table.device)].cpu()
+
+    def write(self, table: Tensor) -> None:
+        """Fill the rows of `table` `[E, D]`."""
+        if self.rows is None:
+            table.copy_(self.values)
+        else:
+            table[self.rows.to(table.device)] = self.values.to(table.device)
+
+
+def random_bits(seed: int, stream: int, count: int) -> np.ndarray:
+    """`count` random uint64, a function of (seed, stream, place) alone (splitmix64)."""
+    with np.errstate(over="ignore"):
+        x = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        x += np.uint64(seed * 0xD1342543DE82EF95 + stream * 0xA0761D6478BD642F & (2**64 - 1))
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """`torch.float32` for "float32", and so on."""
+    return getattr(torch, name)
+
+
+@functools.lru_cache(maxsize=64)
+def ids_and_lengths(case: Case, batch: int) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of a batch `[N]` and the length of each bag `[T * B]`, both int64, before any offset is edited."""
+    ids, lengths = [], []
+    for number, feature in enumerate(case.batches[batch].features):
+        if isinstance(feature, Sampled):
+            rows = case.tables[case.feature_table_map[number]].rows
+            some_ids, some_lengths = _sample(feature, rows, stream=number)
+            ids.append(some_ids)
+            lengths.append(some_lengths)
+        else:
+            bags = [list(expand(bag)) for bag in feature]
+            ids.append(np.array([i for bag in bags for i in bag], dtype=np.int64))
+            lengths.append(np.array([len(bag) for bag in bags], dtype=np.int64))
+    joined = np.concatenate(ids), np.concatenate(lengths)
+    for array in joined:
+        array.flags.writeable = False  # shared by all who ask
+    return joined
+
+
+def _sample(feature: Sampled, rows: int, stream: int) -> tuple[np.ndarray, np.ndarray]:
+    longest = 2 * feature.mean_length + 1
+    lengths = (random_bits(feature.seed, 2 * stream, feature.samples) % np.uint64(longest)).astype(np.int64)
+    uniform = (random_bits(feature.seed, 2 * stream + 1, int(lengths.sum())) >> np.uint64(11)) * 2.0**-53
+    # Ranks by inverting the continuous law of density ~ x ** -exponent on [1, rows + 1).
+    power = 1.0 - feature.exponent
+    if abs(power) < 1e-9:
+        rank = np.exp(uniform * np.log(rows + 1.0))
+    else:
+        rank = ((rows + 1.0) ** power * uniform + (1.0 - uniform)) ** (1.0 / power)
+    rank = np.clip(rank.astype(np.int64) - 1, 0, rows - 1)
+    # A multiplicative shuffle of the ranks; it need not be a bijection to scatter the hot ones.
+    return (rank * 2654435761 + 12345) % rows, lengths
+
+
+def batch_tensors(case: Case, batch: int, device: torch.device) -> BatchTensors:
+    """The tensors of one batch on `device`."""
+    given, seed = case.batches[batch], case.values.seed
+    ids, lengths = ids_and_lengths(case, batch)
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    for place, value in given.offsets_edits:
+        offsets[place] = value
+    psw = None
+    if given.psw != "none":
+        psw = _place(torch.from_numpy(_psw_values(case, len(ids), batch)), device)
+        psw.requires_grad_(given.psw == "trained")
+    grad = _grad_values(case, given, ids, lengths, random_bits(seed, 1000 + batch, 1))
+    return BatchTensors(
+        indices=_place(_narrow("ids", ids, case.indices_dtype), device),
+        offsets=_place(_narrow("offsets", offsets, case.offsets_dtype), device),
+        per_sample_weights=psw,
+        grad_output=_lay_out(grad.to(torch_dtype(case.output_dtype)), given.grad_layout, device),
+    )
+
+
+def _narrow(name: str, numbers: np.ndarray, dtype: str) -> Tensor:
+    limits = np.iinfo(dtype)
+    if numbers.size and not limits.min <= numbers.min() <= numbers.max() <= limits.max:
+        raise CaseError(f"{name}: {numbers.min()} to {numbers.max()} does not fit {dtype}")
+    return torch.tensor(numbers, dtype=torch_dtype(dtype))
+
+
+def _place(tensor: Tensor, device: torch.device) -> Tensor:
+    """A copy on `device`, in memory of its own that whoever watches `torch.empty` can guard."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=device).copy_(tensor)
+
+
+def _lay_out(grad: Tensor, layout: str, device: torch.device) -> Tensor:
+    B, D = grad.shape
+    if layout == "expanded":
+        one = grad.flatten()[:1] if grad.numel() else grad.new_zeros(1)
+        return _place(one, device).expand(B, D)
+    if layout == "expanded_rows":
+        row = grad[:1] if B else grad.new_zeros(1, D)
+        return _place(row, device).expand(B, D)
+    if layout == "transposed":
+        return _place(grad.t().contiguous(), device).t()
+    if layout == "sliced":
+        wide = torch.full((B, 2 * D), torch.nan, dtype=grad.dtype)
+        wide[:, ::2] = grad
+        return _place(wide, device)[:, ::2]
+    if layout == "unaligned":
+        return _place(torch.cat((grad.new_full((1,), torch.nan), grad.flatten())), device)[1:].view(B, D)
+    return _place(grad, device)
+
+
+def _psw_values(case: Case, count: int, batch: int) -> np.ndarray:
+    values = case.values
+    bits = random_bits(values.seed, 2000 + batch, count)
+    if values.mode == "exact":
+        span = 2**values.psw_bits
+        return ((bits % np.uint64(2 * span + 1)).astype(np.int64) - span).astype(np.float32) / 2
+    out = _general(bits, min(values.spread, 4))
+    out[bits % np.uint64(16) == 0] = 0.0  # a weight of zero still has a gradient
+    return out
+
+
+def _grad_values(case: Case, given: Batch, ids: np.ndarray, lengths: np.ndarray, seed: np.ndarray) -> Tensor:
+    """fp32 `[B, total_D]`: NaN where a bag is empty, unless all samples have to share their gradient."""
+    values, T = case.values, case.num_features
+    B = len(lengths) // T
+    dims = [case.tables[t].dim for t in case.feature_table_map]
+    shared = given.grad_layout.startswith("expanded")
+    bits = random_bits(int(seed[0]), 0, B * sum(dims))
+    if values.mode == "exact":
+        grad = _integers(bits, values.grad_bits)
+    else:
+        grad = _general(bits, min(values.spread, 8))
+    grad = grad.reshape(B, sum(dims))
+    if shared:
+        return torch.from_numpy(grad)
+    starts = np.concatenate(([0], np.cumsum(lengths)))
+    live = np.concatenate(([0], np.cumsum(ids >= 0)))
+    counts = (live[starts[1:]] - live[starts[:-1]]).reshape(T, B)
+    columns = np.concatenate(([0], np.cumsum(dims)))
+    for f in range(T):
+        part = grad[:, columns[f] : columns[f + 1]]
+        if case.pooling_mode == "MEAN" and values.mode == "exact":
+            part *= np.maximum(counts[f], 1)[:, None]  # so that dividing by the count is exact
+        part[lengths.reshape(T, B)[f] == 0] = np.nan
+    if values.specials and grad.size:
+        _plant_specials(grad, bits)
+    return torch.from_numpy(grad)
+
+
+@functools.lru_cache(maxsize=8)
+def table_rows(case: Case) -> tuple[TableRows, ...]:
+    """What each table holds at first, in the storage dtype, on the CPU; all rows, or those near the ones in use.
+
+    Shared by all who ask: read only.
+    """
+    used: list[list[np.ndarray]] = [[] for _ in case.tables]
+    for k, batch in enumerate(case.batches):
+        ids, lengths = ids_and_lengths(case, k)
+        ends = np.concatenate(([0], np.cumsum(lengths.reshape(case.num_features, -1).sum(1))))
+        for f, table in enumerate(case.feature_table_map):
+            # Repaired offsets can move any id to any feature.
+            some = ids if batch.offsets_edits else ids[ends[f] : ends[f + 1]]
+            rows = case.tables[table].rows
+            used[table].append(some[(some >= 0) & (some < rows)])
+            if batch.offsets_edits or ((some < -1) | (some >= rows)).any():
+                used[table].append(np.zeros(1, np.int64))  # what a bad id becomes
+    return tuple(
+        _table_rows(case, t, np.unique(np.concatenate([*u, np.zeros(0, np.int64)]))) for t, u in enumerate(used)
+    )
+
+
+def _table_rows(case: Case, number: int, used: np.ndarray) -> TableRows:
+    table, values = case.tables[number], case.values
+    dense = table.rows * table.dim <= DENSE_ELEMENTS
+    if dense:
+        rows = np.arange(table.rows)
+    else:
+        near = np.concatenate((used - 1, used, used + 1, [0, table.rows - 1]))
+        rows = np.unique(near[(near >= 0) & (near < table.rows)])
+    bits = random_bits(values.seed, number, len(rows) * table.dim)
+    if values.mode == "exact":
+        numbers = _integers(bits, values.weight_bits)
+    else:
+        numbers = _general(bits, min(values.spread, 8) if case.weights_dtype == "float16" else values.spread)
+    numbers = numbers.reshape(len(rows), table.dim)
+    if values.specials and numbers.size:
+        _plant_specials(numbers, bits)
+    unused = ~np.isin(rows, used)
+    numbers[unused & (random_bits(values.seed, 3000 + number, len(rows)) % np.uint64(2) == 0)] = np.nan
+    kept = torch.from_numpy(numbers).to(torch_dtype(case.weights_dtype))
+    return TableRows(None if dense else torch.from_numpy(rows), kept)
+
+
+def _integers(bits: np.ndarray, width: int) -> np.ndarray:
+    """fp32 integers of either sign with magnitudes from 1 to `2 ** width - 1`."""
+    size = (bits >> np.uint64(8)) % np.uint64(max(2**width - 1, 1)) + np.uint64(1)
+    return np.where(bits & np.uint64(1), 1.0, -1.0).astype(np.float32) * size.astype(np.float32)
+
+
+def _general(bits: np.ndarray, spread: int) -> np.ndarray:
+    """fp32 numbers of either sign, mantissas uniform, exponents uniform from -spread to spread."""
+    exponent = ((bits >> np.uint64(32)) % np.uint64(2 * spread + 1)).astype(np.int64) - spread
+    mantissa = 1.0 + ((bits >> np.uint64(8)) & np.uint64(0x7FFFFF)).astype(np.float64) * 2.0**-23
+    return (np.where(bits & np.uint64(1), 1.0, -1.0) * np.ldexp(mantissa, exponent)).astype(np.float32)
+
+
+def _plant_specials(numbers: np.ndarray, bits: np.ndarray) -> None:
+    """Turn one element in 32 into an infinity or NaN."""
+    flat, chosen = numbers.reshape(-1), np.flatnonzero(bits % np.uint64(32) == 5)
+    kind = (bits[chosen] >> np.uint64(16)) % np.uint64(3)
+    flat[chosen] = np.select([kind == 0, kind == 1], [np.inf, -np.inf], np.nan)

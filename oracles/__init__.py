@@ -1,0 +1,1 @@
+"""The judge and what it knows: the reference, derived bounds, guards, and the adapters of implementations."""

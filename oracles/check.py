@@ -1,0 +1,107 @@
+"""The only way to ask: does an implementation do on a case, on every routing, what the contract says?
+
+Property tests, corpus replay, the command line and the planted faults all call `check`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from corpus.case import Case
+from corpus.store import case_id, running
+from corpus.tensors import ids_and_lengths, random_bits
+from oracles.compare import Finding, Sharpness
+from oracles.implementation import Implementation, Routing
+from oracles.judge import Judge
+
+#: Routings of a "some" sweep beyond the case's own, and how many bags and lookups they may work on together.
+SOME = 8
+MOST_WORK = 300
+
+
+@dataclass
+class Verdict:
+    """What a check found. `status`: "passed", "failed" or "not checked" (see `reason`).
+
+    `case` pins the routing that failed. `paths` counts path launches of the case's own routing, `sweep_paths` those of
+    the other routings. `sharpness` and `changed` as in `Judgement`, over all routings.
+    """
+
+    case: Case
+    implementation: str
+    status: str = "passed"
+    reason: str = ""
+    findings: list[Finding] = field(default_factory=list)
+    paths: Counter[str] = field(default_factory=Counter)
+    sweep_paths: Counter[str] = field(default_factory=Counter)
+    sharpness: dict[tuple[str, str, str, str], Sharpness] = field(default_factory=dict)
+    runs: int = 0
+    changed: bool = False
+
+
+def check(
+    case: Case, implementation: Implementation, device: torch.device, sweep: str = "some", journal: bool = False
+) -> Verdict:
+    """Run `case` on its own routing and on others, and compare each with the reference.
+
+    `sweep`: "own" (the case's routing alone), "some" (and up to eight more, fewer for a large case: the next two of the
+    implementation's list, and others drawn from the case) or "all". Stops at the first routing that fails. `journal`:
+    before each run, write the case with its routing to the inbox, so that a process that is killed leaves it behind.
+    """
+    verdict = Verdict(case, implementation.name)
+    reason = implementation.supports(case)
+    if reason is not None:
+        verdict.status, verdict.reason = "not checked", reason
+        return verdict
+    judge = Judge(case)
+    for number, routing in enumerate(_sweep(case, implementation, sweep)):
+        pinned = dataclasses.replace(case, routing=dict(routing))
+        paths, findings = verdict.sweep_paths if number else verdict.paths, []
+        with running(pinned, journal):
+            try:
+                trace = implementation.run(case, routing, device)
+            except Exception as error:  # a kernel that crashes is a finding, with its traceback
+                name = type(error).__name__
+                findings = [Finding(f"{name}: {error}\n{traceback.format_exc()}", raised=name)]
+        verdict.runs += 1
+        if not findings:
+            judgement = judge.judge(trace, implementation, routing)
+            findings = judgement.findings
+            paths.update(trace.paths)
+            verdict.changed |= judgement.changed
+            for key, sharpness in judgement.sharpness.items():
+                verdict.sharpness.setdefault(key, Sharpness()).add(sharpness)
+        if findings:
+            verdict.case, verdict.status, verdict.findings = pinned, "failed", findings
+            return verdict
+    if sweep != "own":
+        _demand_paths(case, implementation, verdict)
+    return verdict
+
+
+def _sweep(case: Case, implementation: Implementation, sweep: str) -> Iterator[Routing]:
+    routings = list(implementation.routings(case))
+    if sweep == "own":
+        return iter(routings[:1])
+    if sweep == "all":
+        return iter(routings)
+    work = sum(case.batch_size(k) * case.num_features + ids_and_lengths(case, k)[1].sum() for k in case.order)
+    some = min(SOME, max(2, MOST_WORK // max(1, int(work))))
+    keys = random_bits(int(case_id(case), 16), 0, len(routings))
+    others = sorted(range(3, len(routings)), key=lambda i: int(keys[i]))
+    return iter(routings[:3] + [routings[i] for i in others[: some - 2]])
+
+
+def _demand_paths(case: Case, implementation: Implementation, verdict: Verdict) -> None:
+    """A sweep that never ran a path it was meant to run is a failure, not a pass."""
+    ran = set(verdict.paths) | set(verdict.sweep_paths)
+    for alternatives in implementation.sweep_paths(case):
+        if not alternatives & ran:
+            verdict.status = "failed"
+            verdict.findings.append(Finding(f"the sweep ran none of {sorted(alternatives)}, only {sorted(ran)}"))

@@ -1,0 +1,90 @@
+"""What a lookup counts for: the contract on bad ids, pruned ids and malformed offsets, worked out on the host.
+
+Written from the contract alone, in a few lines of numpy, so that it shares nothing with the kernels' bounds check.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from corpus.case import Case
+from corpus.tensors import ids_and_lengths
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The first bad offset or id of a FATAL bounds check, as an implementation has to name it.
+
+    `kind` "offsets" or "indices"; `place` in that tensor and the value `index` found there; the feature and the bag
+    (sample) it belongs to; `rows` of the feature's table (for offsets: the number of ids).
+    """
+
+    kind: str
+    feature: int
+    bag: int
+    index: int
+    rows: int
+    place: int
+
+
+@dataclass(frozen=True)
+class EffectiveBatch:
+    """A batch after the bounds check: `ids` `[N]` (-1 pruned, bad ones 0), `offsets` `[T * B + 1]` repaired.
+
+    `warnings`: how many the check counts in mode WARNING. `refusal`: what mode FATAL raises, or None.
+    """
+
+    ids: np.ndarray
+    offsets: np.ndarray
+    warnings: int
+    refusal: Refusal | None
+
+
+def effective_batch(case: Case, batch: int) -> EffectiveBatch:
+    """The batch as the contract reads it."""
+    ids, lengths = ids_and_lengths(case, batch)
+    right = np.concatenate(([0], np.cumsum(lengths)))
+    B = case.batch_size(batch)
+    given = right.copy()
+    for place, value in case.batches[batch].offsets_edits:
+        given[place] = value
+    if case.bounds_check_mode == "NONE":
+        return EffectiveBatch(ids, given, 0, None)
+    offsets = given.copy()
+    offsets[0] = 0
+    offsets = np.clip(np.maximum.accumulate(offsets), 0, len(ids))
+    offsets[-1] = len(ids)
+    changed = np.flatnonzero(offsets != given)
+    refusal = None
+    if len(changed):
+        refusal = _refuse_offsets(given, len(ids), B)
+
+    rows = np.zeros(len(ids), np.int64)
+    for f, table in enumerate(case.feature_table_map):
+        rows[offsets[f * B] : offsets[(f + 1) * B]] = case.tables[table].rows
+    bad = (ids < -1) | (ids >= rows)
+    if bad.any() and refusal is None:
+        place = int(np.flatnonzero(bad)[0])
+        bag_number = int(np.searchsorted(offsets, place, side="right")) - 1
+        refusal = Refusal("indices", bag_number // B, bag_number % B, int(ids[place]), int(rows[place]), place)
+    counted = case.bounds_check_mode == "WARNING"
+    return EffectiveBatch(
+        ids=np.where(bad, 0, ids),
+        offsets=offsets,
+        warnings=(len(changed) + int(bad.sum())) * counted,
+        refusal=refusal if case.bounds_check_mode == "FATAL" else None,
+    )
+
+
+def _refuse_offsets(given: np.ndarray, N: int, B: int) -> Refusal:
+    """The first offset that does not start at 0, decreases, or does not end at N."""
+    last = len(given) - 1
+    for place, value in enumerate(given):
+        before = given[place - 1] if place else 0
+        if value < before or (place == 0 and value != 0) or (place == last and value != N):
+            bag_number = min(place, max(last - 1, 0))
+            feature, bag = divmod(bag_number, B) if B else (0, 0)
+            return Refusal("offsets", feature, bag, int(value), N, place)
+    raise AssertionError("offsets that a repair changes are malformed somewhere")

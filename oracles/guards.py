@@ -1,0 +1,70 @@
+"""Guard zones around every buffer that a run allocates, and NaN in every buffer that starts uninitialised.
+
+Works below any implementation: while the guard is on, `torch.empty` and its kin return a window of a larger buffer
+whose margins hold a pattern. A run that writes past a buffer's end destroys the pattern; one that reads what nobody
+wrote reads NaN (floats) or a number that no id or offset has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+#: Bytes of pattern on each side; a multiple of what vector loads and allocators align to.
+MARGIN = 256
+PATTERN = 7777
+#: Larger buffers are not filled (a table beyond 2**31 elements would cost seconds and its lazily mapped memory).
+MOST_FILLED = 2**24
+
+_aten = torch.ops.aten
+UNINITIALISED = {_aten.empty.memory_format, _aten.empty_like.default, _aten.new_empty.default}
+FILLED = {
+    _aten.zeros.default,
+    _aten.zeros_like.default,
+    _aten.new_zeros.default,
+    _aten.full.default,
+    _aten.ones.default,
+}
+
+
+class GuardZones(TorchDispatchMode):
+    """While active, guards allocations; `damage()` says which margins were written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buffers: list[tuple[Tensor, int, Tensor]] = []  # whole, margin in elements, window
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        allocates = func in UNINITIALISED or func in FILLED
+        if allocates and out.layout == torch.strided and out.numel() > 0 and out.is_contiguous():
+            return self._guarded(out, filled=func in FILLED)
+        return out
+
+    def _guarded(self, plain: Tensor, filled: bool) -> Tensor:
+        margin = MARGIN // plain.element_size()
+        whole = torch.empty(plain.numel() + 2 * margin, dtype=plain.dtype, device=plain.device)
+        whole[:margin] = PATTERN
+        whole[-margin:] = PATTERN
+        window = whole[margin:-margin].view(plain.shape)
+        if filled:
+            window.copy_(plain)
+        elif plain.numel() <= MOST_FILLED:
+            window.fill_(torch.nan if plain.is_floating_point() else PATTERN)
+        self._buffers.append((whole, margin, window))
+        return window
+
+    def damage(self) -> list[str]:
+        """One line for each buffer whose surroundings were written to."""
+        found = []
+        for whole, margin, window in self._buffers:
+            pattern = torch.tensor(PATTERN, dtype=whole.dtype, device=whole.device)
+            for side, part in (("before", whole[:margin]), ("behind", whole[-margin:])):
+                overwritten = int((part != pattern).sum())
+                if overwritten:
+                    shape = f"{str(window.dtype).removeprefix('torch.')}{list(window.shape)}"
+                    found.append(f"{overwritten} elements {side} a buffer {shape} were overwritten")
+        return found

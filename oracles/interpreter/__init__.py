@@ -1,0 +1,28 @@
+"""The one room that knows Triton's interpreter from inside (Triton 3.8 and 3.9).
+
+`install()` makes it faithful where it differs from a GPU (`casts`), makes it show what it hides (`poison`) and quick
+enough to fuzz in (`pace`). It has to be
+called in an interpreting process (`TRITON_INTERPRET=1` before the first `import triton`).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+
+def interpreting() -> bool:
+    """Whether this process runs kernels in the interpreter."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@functools.cache
+def install() -> None:
+    """Put the hooks in, once for the process. Raises RuntimeError in a process that compiles."""
+    if not interpreting():
+        raise RuntimeError("the interpreter's hooks need TRITON_INTERPRET=1, set before triton is imported")
+    from oracles.interpreter import casts, pace, poison
+
+    casts.install()
+    poison.install()
+    pace.install()

@@ -1,0 +1,207 @@
+"""The adapter that puts `tbe_kernels` under the suite: how to run a case, and which routings to run it on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import tbe_kernels
+from corpus.case import Case
+from corpus.tensors import BatchTensors, batch_tensors, table_rows, torch_dtype
+from oracles import interpreter
+from oracles.contract import Refusal, effective_batch
+from oracles.guards import GuardZones
+from oracles.implementation import Backward, Forward, Routing, Trace
+
+MERGES = tuple(m for m in tbe_kernels.config.MENUS["long_run_merge"] or () if m != "auto")
+#: Values that a sweep's routings take in turn; the numbers of values have few common divisors, so pairs mix.
+TURNS: dict[str, tuple[Any, ...]] = {
+    "gather_width": (4, 1, 2, 8, 32, 16),
+    "bags_per_program": (2, 1, 3, 8),
+    "backward_gather_width": (2, 1, 4, 32, 8),
+    "max_block_d": (2048, 16, 64),
+    "min_block_d": (1, 16, 128),
+    "short_run_programs": (1, 3),
+    "long_run_programs": (3, 1),
+    "check_programs": (1, 3),
+    "block": (1024, 16),
+    "accumulate_fp64": (True, True, True, False),
+}
+
+
+class TbeKernels:
+    """The Triton kernels of this project: the package itself, or a copy of it with a fault planted."""
+
+    def __init__(self, package: ModuleType = tbe_kernels) -> None:
+        self.package = package
+        self.name = package.__name__
+
+    def supports(self, case: Case) -> str | None:
+        """Everything that a case can say."""
+        return None
+
+    def accumulator(self, case: Case, routing: Routing) -> torch.dtype:
+        """fp64 for fp32 rows, unless the routing turns it off."""
+        wide = case.weights_dtype == "float32" and routing.get("accumulate_fp64", True)
+        return torch.float64 if wide else torch.float32
+
+    def run(self, case: Case, routing: Routing, device: torch.device) -> Trace:
+        """Run the case's steps, watched by guard zones and the path observer."""
+        if device.type == "cpu":
+            interpreter.install()
+        trace = Trace()
+
+        def count(path: str, work: int) -> None:
+            if work:
+                trace.paths[path] += 1
+
+        guard = GuardZones()
+        # The interpreter computes in numpy, which warns of the infinities and NaNs that a case may hold.
+        with guard, self.package.observe.observing(count), np.errstate(all="ignore"):
+            run = _Run(self.package, case, routing, device)
+            run.go(trace)
+        trace.damage += guard.damage()
+        return trace
+
+    def routings(self, case: Case) -> Iterator[Routing]:
+        """The case's own; all runs short; all long, by every merge; then chunks of 1, 2, the longest run and one less,
+        and a threshold at each run length and one above, by every merge. Forward and backward knobs are independent,
+        so gather widths, bags a program and tiles take turns along the way."""
+        lengths = sorted({n for k in sorted(set(case.order)) for n in run_lengths(case, k)})
+        longest = lengths[-1] if lengths else 1
+        changes: list[dict[str, Any]] = [{"long_run_threshold": longest + 1}]
+        changes += [{"long_run_threshold": 1, "long_run_merge": merge} for merge in MERGES]
+        for chunk in sorted({1, 2, max(1, longest - 1), longest}):
+            changes += [{"long_run_threshold": 1, "chunk_size": chunk, "long_run_merge": m} for m in MERGES]
+        for threshold in sorted({t for n in lengths for t in (n, n + 1)}):
+            changes += [{"long_run_threshold": threshold, "long_run_merge": m} for m in MERGES]
+        seen = []
+        for number, change in enumerate([{}, *changes]):
+            turn = {knob: values[number % len(values)] for knob, values in TURNS.items()} if number else {}
+            routing = {**case.routing, **turn, **change}
+            if routing not in seen:
+                seen.append(routing)
+                yield routing
+
+    def sweep_paths(self, case: Case) -> list[set[str]]:
+        """Of each set, a sweep must have run at least one path."""
+        longest = 0
+        for kind, number in case.steps():
+            if effective_batch(case, number).refusal is not None:
+                break
+            if kind == "backward":
+                longest = max([longest, *run_lengths(case, number)])
+        if longest < 2:
+            return []
+        return [{"backward.short_run"}, {"backward.long_run.atomic", "backward.long_run.ordered"}]
+
+    def describe_run(self, case: Case, routing: Routing, length: int) -> str:
+        """Which way a run of `length` lookups goes."""
+        config = self.package.KernelConfig.for_target("cuda", routing)
+        if length < config.long_run_threshold:
+            return "short run"
+        return f"long run, {config.long_run_merge} merge, {-(-length // config.chunk_size)} chunks"
+
+
+def run_lengths(case: Case, batch: int) -> list[int]:
+    """How often each touched row of a batch is looked up."""
+    effective, B = effective_batch(case, batch), case.batch_size(batch)
+    lengths: list[int] = []
+    for table in set(case.feature_table_map):
+        features = [f for f, t in enumerate(case.feature_table_map) if t == table]
+        ids = np.concatenate(
+            [effective.ids[effective.offsets[f * B] : effective.offsets[(f + 1) * B]] for f in features]
+        )
+        lengths += np.unique(ids[ids >= 0], return_counts=True)[1].tolist()
+    return lengths
+
+
+class _Run:
+    """One module at work on one case."""
+
+    def __init__(self, package: ModuleType, case: Case, routing: Routing, device: torch.device) -> None:
+        self.package = tbe = package
+        self.case, self.device = case, device
+        self.tracked = table_rows(case)
+        given = case.optimizer
+        self.module = tbe.TableBatchedEmbeddingBags(
+            [(t.rows, t.dim) for t in case.tables],
+            feature_table_map=case.feature_table_map,
+            pooling_mode=tbe.PoolingMode[case.pooling_mode],
+            weights_precision=torch_dtype(case.weights_dtype),
+            output_dtype=torch_dtype(case.output_dtype),
+            bounds_check_mode=tbe.BoundsCheckMode[case.bounds_check_mode],
+            optimizer=tbe.OptimType[given.name],
+            learning_rate=given.learning_rate,
+            eps=given.eps if given.name != "EXACT_SGD" else 1e-8,
+            weight_decay=given.weight_decay,
+            weight_decay_mode=tbe.WeightDecayMode[given.weight_decay_mode],
+            config=tbe.KernelConfig.for_target(tbe.config.target_of(device), routing),
+            device=device,
+        )
+        for table, rows in zip(self.module.split_embedding_weights(), self.tracked, strict=True):
+            rows.write(table)
+        self.batches: dict[int, tuple[BatchTensors, Tensor]] = {}
+
+    def go(self, trace: Trace) -> None:
+        """Run every step; a FATAL refusal ends the run with a look at what it left."""
+        for kind, number in self.case.steps():
+            if kind == "forward":
+                tensors = batch_tensors(self.case, number, self.device)
+                before = _copies(tensors)
+                try:
+                    output = self.module(tensors.indices, tensors.offsets, tensors.per_sample_weights)
+                except self.package.BoundsCheckError as error:
+                    trace.refusal = Refusal(error.kind, error.feature, error.bag, error.index, error.rows, error.place)
+                    trace.steps.append(self._look(number, None))
+                    trace.damage += _changed(tensors, before)
+                    return
+                self.batches[number] = tensors, output
+                warnings = int(self.module.bounds_check_warning)
+                trace.steps.append(Forward(number, output.detach().cpu().clone(), warnings))
+                trace.damage += _changed(tensors, before)
+            else:
+                tensors, output = self.batches.pop(number)
+                learning_rate = self.case.batches[number].learning_rate
+                if learning_rate is not None:
+                    self.module.set_learning_rate(learning_rate)
+                before = _copies(tensors)
+                output.backward(tensors.grad_output)
+                trace.steps.append(self._look(number, tensors.per_sample_weights))
+                trace.damage += _changed(tensors, before)
+
+    def _look(self, number: int, psw: Tensor | None) -> Backward:
+        weights = self.module.split_embedding_weights()
+        states = self.module.split_optimizer_states()
+        return Backward(
+            batch=number,
+            weights=[rows.read(w) for rows, w in zip(self.tracked, weights, strict=True)],
+            state=[
+                {name: rows.read(value) for name, value in state.items()}
+                for rows, state in zip(self.tracked, states, strict=True)
+            ],
+            psw_gradient=None if psw is None or psw.grad is None else psw.grad.cpu().clone(),
+            weights_grad_is_none=self.module.weights.grad is None,
+            iterations=int(self.module.iter),
+        )
+
+
+def _copies(tensors: BatchTensors) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in vars(tensors).items() if value is not None}
+
+
+def _changed(tensors: BatchTensors, before: dict[str, Tensor]) -> list[str]:
+    """A line for each input that a step changed."""
+    return [
+        f"the input {name} was changed"
+        for name, copy in before.items()
+        if not torch.equal(getattr(tensors, name).detach().nan_to_num(1.5), copy.nan_to_num(1.5))
+    ]
+
+
+IMPLEMENTATION = TbeKernels()

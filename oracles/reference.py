@@ -1,0 +1,224 @@
+"""The reference: `torch.nn.functional.embedding_bag` in fp64 under autograd, and what it allows an implementation.
+
+Each step is judged from the weights and state that the implementation itself had before it, so errors do not pile up.
+A second pass with absolute values gives the magnitudes that the bounds are made of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from corpus.case import Case
+from corpus.tensors import BatchTensors, TableRows, batch_tensors
+from oracles import optimizers
+from oracles.contract import EffectiveBatch, effective_batch
+from oracles.interval import Interval
+from oracles.tolerance import grid, sum_interval
+
+
+@dataclass
+class ExpectedRows:
+    """What one table may hold after a backward: `touched` rows (places among the tracked ones) step, others stay."""
+
+    touched: Tensor  # int64 [n]
+    weights: Interval  # [n, D], as stored
+    state: dict[str, Interval]  # [n] or [n, D]
+
+
+@dataclass
+class ExpectedBackward:
+    """What a backward may leave behind."""
+
+    tables: list[ExpectedRows]
+    psw_gradient: Interval | None  # [N]
+
+
+@dataclass
+class _Feature:
+    """One feature's part of a batch. `places` are rows among the table's tracked ones; pruned ids have `padding`."""
+
+    table: int
+    span: slice  # of the batch's lookups
+    columns: slice  # of the output
+    places: Tensor
+    offsets: Tensor  # [B]
+    padding: int
+
+    def live(self) -> Tensor:
+        """Where an id is not pruned."""
+        return self.places < self.padding
+
+
+class ReferenceBatch:
+    """One batch, its ids resolved by the contract, ready to be looked up in any weights."""
+
+    def __init__(self, case: Case, number: int, tracked: tuple[TableRows, ...]) -> None:
+        self.case, self.given = case, case.batches[number]
+        self.effective: EffectiveBatch = effective_batch(case, number)
+        self.tensors: BatchTensors = batch_tensors(case, number, torch.device("cpu"))
+        self.B = case.batch_size(number)
+        self.grad = self.tensors.grad_output.to(torch.float64)
+        self.psw = None
+        if self.tensors.per_sample_weights is not None:
+            self.psw = self.tensors.per_sample_weights.detach().to(torch.float64)
+        self.features: list[_Feature] = []
+        if self.effective.refusal is not None:
+            return
+        ids, offsets = torch.tensor(self.effective.ids), self.effective.offsets
+        columns = np.concatenate(([0], np.cumsum([case.tables[t].dim for t in case.feature_table_map])))
+        for f, table in enumerate(case.feature_table_map):
+            begin, end = int(offsets[f * self.B]), int(offsets[(f + 1) * self.B])
+            rows = tracked[table].rows
+            some = ids[begin:end]
+            places = some if rows is None else torch.searchsorted(rows, some)
+            padding = len(tracked[table].values)
+            places = torch.where(some < 0, padding, places)
+            bag_starts = torch.from_numpy(offsets[f * self.B : (f + 1) * self.B] - begin)
+            column = slice(int(columns[f]), int(columns[f + 1]))
+            self.features.append(_Feature(table, slice(begin, end), column, places, bag_starts, padding))
+        live = np.concatenate(([0], np.cumsum(self.effective.ids >= 0)))
+        # Lookups that count, by bag: [B, T], like the columns of the output.
+        per_bag = torch.from_numpy(live[offsets[1:]] - live[offsets[:-1]]).to(torch.float64)
+        self.counts = per_bag.view(case.num_features, self.B).t()
+
+    def run_lengths(self) -> list[Counter[int]]:
+        """By table: how many lookups each (tracked) row has."""
+        lengths: list[Counter[int]] = [Counter() for _ in self.case.tables]
+        for feature in self.features:
+            lengths[feature.table].update(feature.places[feature.live()].tolist())
+        return lengths
+
+    def _columns(self, per_feature: Tensor) -> Tensor:
+        """`[B, T]` -> `[B, total_D]`: each feature's number for each of its columns."""
+        widths = torch.tensor([self.case.tables[t].dim for t in self.case.feature_table_map])
+        return per_feature.repeat_interleave(widths, dim=1)
+
+    def _pool(self, leaves: list[Tensor], psw: Tensor | None, mode: str, sparse: bool) -> Tensor:
+        """Autograd's own pooling over all features: `[B, total_D]`."""
+        parts = []
+        for feature in self.features:
+            leaf = leaves[feature.table]
+            if self.B == 0:
+                parts.append(leaf.new_zeros(0, leaf.shape[1]))
+                continue
+            parts.append(
+                embedding_bag(
+                    feature.places,
+                    leaf,
+                    feature.offsets,
+                    mode=mode.lower(),
+                    sparse=sparse,
+                    per_sample_weights=None if psw is None else psw[feature.span],
+                    padding_idx=leaf.shape[0] - 1,
+                )
+            )
+        return torch.cat(parts, dim=1)
+
+    def _leaves(self, weights: list[Tensor], absolute: bool, trained: bool) -> list[Tensor]:
+        out = []
+        for w in weights:
+            w = w.to(torch.float64)
+            padded = torch.cat((w.abs() if absolute else w, w.new_zeros(1, w.shape[1])))
+            out.append(padded.requires_grad_(trained))
+        return out
+
+    def forward(self, weights: list[Tensor], accumulator: torch.dtype) -> Interval:
+        """What the output may be: `[B, total_D]`, as stored in the output dtype."""
+        case = self.case
+        psw = self.psw
+        center = self._pool(self._leaves(weights, False, False), psw, "SUM", False)
+        magnitude = self._pool(self._leaves(weights, True, False), None if psw is None else psw.abs(), "SUM", False)
+        steps = torch.stack([grid(weights[f.table][f.places[f.live()]]) for f in self.features])
+        step = self._columns(steps[None, :] * (1.0 if psw is None else grid(psw)))
+        counts = self._columns(self.counts)
+        total = sum_interval(center, magnitude, counts, 0 if psw is None else 1, step, accumulator)
+        if case.pooling_mode == "MEAN":
+            divisor = counts.clamp(min=1)
+            total = Interval(total.lo / divisor, total.hi / divisor).rounded(accumulator)
+        return total.rounded(getattr(torch, case.output_dtype))
+
+    def backward(
+        self, weights: list[Tensor], state: list[optimizers.State], lr: float, accumulator: torch.dtype
+    ) -> ExpectedBackward:
+        """What rows, state and psw gradients may be afterwards, from `weights` and `state` before."""
+        case = self.case
+        center, psw_center = self._gradients(weights, False)
+        magnitude, psw_magnitude = self._gradients(weights, True)
+        tables = []
+        for t, w in enumerate(weights):
+            touched, g = center[t]
+            before = {name: value[touched].to(torch.float64) for name, value in state[t].items()}
+            g_interval = self._row_gradients(t, touched, g, magnitude[t][1])
+            step = optimizers.step(w[touched].to(torch.float64), g_interval, g, before, lr, case.optimizer)
+            tables.append(ExpectedRows(touched, step.weights.rounded(w.dtype), step.state))
+        psw_gradient = None
+        if self.given.psw == "trained":
+            assert psw_center is not None
+            assert psw_magnitude is not None
+            psw_gradient = self._psw_gradients(weights, psw_center, psw_magnitude, accumulator)
+        return ExpectedBackward(tables, psw_gradient)
+
+    def _gradients(self, weights: list[Tensor], absolute: bool) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
+        """(touched rows, their gradients) of each table, and the gradients of the per-sample weights, by autograd."""
+        leaves = self._leaves(weights, absolute, True)
+        psw = self.psw
+        if psw is not None:
+            psw = (psw.abs() if absolute else psw.clone()).requires_grad_()
+        output = self._pool(leaves, psw, self.case.pooling_mode, sparse=True)
+        grad = self.grad.abs() if absolute else self.grad
+        wanted: list[Any] = [*leaves, *([] if psw is None else [psw])]
+        found: list[Any] = [None] * len(wanted)
+        if output.requires_grad:
+            found = list(torch.autograd.grad(output, wanted, grad, allow_unused=True))
+        tables = []
+        for leaf, g in zip(leaves, found, strict=False):
+            if g is None:
+                tables.append((torch.zeros(0, dtype=torch.int64), torch.zeros(0, leaf.shape[1], dtype=leaf.dtype)))
+                continue
+            g = g.coalesce()
+            tables.append((g.indices()[0], g.values()))
+        if psw is None:
+            return tables, None
+        return tables, torch.zeros_like(psw) if found[-1] is None else found[-1]
+
+    def _row_gradients(self, table: int, touched: Tensor, g: Tensor, magnitude: Tensor) -> Interval:
+        """What the sum of a row's gradients may be, in fp32: `[touched, D]`."""
+        lookups = torch.zeros(len(touched), dtype=torch.float64)
+        step, roundings = torch.tensor(torch.inf, dtype=torch.float64), 0
+        for number, feature in enumerate(self.features):
+            if feature.table != table or len(touched) == 0:
+                continue
+            live = feature.places[feature.live()]
+            lookups.index_add_(0, torch.searchsorted(touched, live), torch.ones(len(live), dtype=torch.float64))
+            used = self.counts[:, number] > 0
+            terms = self.grad[used, feature.columns]
+            if self.case.pooling_mode == "MEAN":
+                terms = terms / self.counts[used, number][:, None]
+                inexact = terms.to(torch.float32).to(torch.float64) != terms
+                roundings = max(roundings, int((inexact & ~terms.isnan()).any()))
+            step = torch.minimum(step, grid(terms))
+        if self.psw is not None:
+            step, roundings = step * grid(self.psw), 1
+        return sum_interval(g, magnitude, lookups[:, None], roundings, step, torch.float32)
+
+    def _psw_gradients(
+        self, weights: list[Tensor], center: Tensor, magnitude: Tensor, accumulator: torch.dtype
+    ) -> Interval:
+        """What the dot product of a row and its bag's gradient may be: `[N]`, fp32."""
+        los, his = torch.zeros_like(center), torch.zeros_like(center)
+        for number, feature in enumerate(self.features):
+            w = weights[feature.table]
+            grads = self.grad[self.counts[:, number] > 0, feature.columns]
+            step = grid(w[feature.places[feature.live()]]) * grid(grads)
+            D = torch.tensor(float(w.shape[1]), dtype=torch.float64)
+            part = sum_interval(center[feature.span], magnitude[feature.span], D, 1, step, accumulator)
+            part = part.rounded(torch.float32)
+            los[feature.span], his[feature.span] = part.lo, part.hi
+        return Interval(los, his)

@@ -1,0 +1,170 @@
+"""`cases()`: the whole case, put together from its parts and aimed at one kernel path.
+
+Nothing is filtered: every draw is a valid case. Cost is bounded by inner loop steps over the whole case, which are
+dealt out to batches, features and bags as they are drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from corpus.case import (
+    BOUNDS_CHECK_MODES,
+    DTYPES,
+    GRAD_LAYOUTS,
+    INTEGERS,
+    POOLING_MODES,
+    Bag,
+    Batch,
+    Case,
+    Optimizer,
+    Table,
+    bag_length,
+)
+from strategies.bags import feature_bags
+from strategies.optimizers import RATES, fp32, optimizers
+from strategies.routing import INTERPRETER, Limits, config_of, routings
+from strategies.tables import table_sets
+from strategies.values import values
+from tbe_kernels.config import KernelConfig
+from tbe_kernels.paths import Eligibility, KernelPath
+
+#: Longest runs of wide rows, or of many features: both multiply what a lookup costs.
+COSTLY_RUN = 10
+#: Orders of forwards (first mention) and backwards (second), by number of batches. A last forward may have no backward.
+ORDERS = {
+    1: ((0, 0),),
+    2: ((0, 0, 1, 1), (0, 1, 0, 1), (0, 1, 1, 0), (0, 0, 1)),
+    3: ((0, 0, 1, 1, 2, 2), (0, 1, 0, 2, 1, 2)),
+}
+
+
+@st.composite
+def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = INTERPRETER) -> Case:
+    """Cases that the kernels can run, on a routing drawn with them; with `path`, cases that run that path."""
+    needs = path.needs if path else Eligibility(lookups=False)
+    tables, features = draw(table_sets())
+    costly = max(t.dim for t in tables) > 512 or len(features) > 8
+    routing = draw(routings(needs, limits, longest=COSTLY_RUN if costly else None))
+    config = config_of(routing)
+    optimizer = draw(optimizers())
+    pooling_mode = draw(st.sampled_from(needs.case.get("pooling_mode", POOLING_MODES)))
+    bounds_check_mode = draw(st.sampled_from(needs.case.get("bounds_check_mode", BOUNDS_CHECK_MODES)))
+    indices_dtype = draw(st.sampled_from(INTEGERS))
+    order = draw(st.sampled_from(ORDERS[draw(st.sampled_from((1, 1, 1, 2, 2, 3)))]))
+    number = max(order) + 1
+    drawn = []
+    for k in range(number):
+        psw = "none"
+        if pooling_mode == "SUM":
+            psw = "trained" if needs.trains_psw and k == 0 else draw(st.sampled_from(("none", "given", "trained")))
+        batch = draw(
+            batches(
+                tables=tables,
+                features=features,
+                config=config,
+                needs=needs if k == 0 else Eligibility(lookups=False),
+                steps=limits.steps // number,
+                psw=psw,
+            )
+        )
+        drawn.append(batch)
+    if bounds_check_mode != "NONE":
+        checks = path is not None and path.stage == "check"
+        if draw(st.sampled_from((False, True, True) if checks else (False,) * 7 + (True,))):
+            drawn = draw(spoiled(drawn, tables, features, indices_dtype))
+    case_values = draw(
+        values(
+            tables=tables,
+            features=features,
+            batches=tuple(drawn),
+            optimizer=optimizer,
+            mean=pooling_mode == "MEAN",
+        )
+    )
+    return Case(
+        tables=tables,
+        feature_table_map=features,
+        batches=tuple(drawn),
+        order=order,
+        pooling_mode=pooling_mode,
+        optimizer=optimizer if case_values.mode == "exact" else _any_rate(draw, optimizer),
+        weights_dtype=draw(st.sampled_from(DTYPES)),
+        output_dtype=draw(st.sampled_from(DTYPES)),
+        indices_dtype=indices_dtype,
+        offsets_dtype=draw(st.sampled_from(INTEGERS)),
+        bounds_check_mode=bounds_check_mode,
+        values=case_values,
+        routing=routing,
+    )
+
+
+def _any_rate(draw: st.DrawFn, optimizer: Optimizer) -> Optimizer:
+    return replace(optimizer, learning_rate=fp32(draw(st.sampled_from(RATES))))
+
+
+@st.composite
+def batches(
+    draw: st.DrawFn,
+    *,
+    tables: tuple[Table, ...],
+    features: tuple[int, ...],
+    config: KernelConfig,
+    needs: Eligibility,
+    steps: int,
+    psw: str,
+) -> Batch:
+    """One batch of about `steps` inner steps at the most."""
+    most_samples = max(1, min(5, steps // (8 * len(features))))
+    samples = draw(st.integers(0 if not needs.lookups else 1, most_samples))
+    # A lookup costs a step a gathered tile, forward and backward.
+    lookups = max(2, min(36, steps // 4 - len(features) * samples) // len(features))
+    if max(tables[t].dim for t in features) > 512:
+        lookups = min(lookups, COSTLY_RUN)
+    aimed = draw(st.integers(0, len(features) - 1))
+    bags: list[tuple[Bag, ...]] = []
+    for f, table in enumerate(features):
+        run = needs.run if f == aimed else None
+        rows = tables[table].rows
+        bags.append(draw(feature_bags(rows=rows, samples=samples, most=lookups, config=config, run=run)))
+    if needs.lookups and not any(_live(bag) for feature in bags for bag in feature):
+        bags[aimed] = ((0,) + bags[aimed][0], *bags[aimed][1:])
+    return Batch(
+        features=tuple(bags),
+        psw=psw,
+        grad_layout=draw(st.sampled_from(GRAD_LAYOUTS)),
+        learning_rate=draw(st.sampled_from((None, None, 0.5, 0.125))),
+    )
+
+
+def _live(bag: Bag) -> int:
+    return bag_length(tuple(e for e in bag if (e[0] if isinstance(e, tuple) else e) >= 0))
+
+
+@st.composite
+def spoiled(
+    draw: st.DrawFn, drawn: list[Batch], tables: tuple[Table, ...], features: tuple[int, ...], indices_dtype: str
+) -> list[Batch]:
+    """The batches with one bad id, or malformed offsets, put into one of them."""
+    number = draw(st.integers(0, len(drawn) - 1))
+    batch = drawn[number]
+    f = draw(st.integers(0, len(features) - 1))
+    bags = batch.features[f]
+    assert isinstance(bags, tuple)
+    if not bags or draw(st.integers(0, 2)) == 2:
+        edit = st.tuples(st.integers(0, len(bags) * len(features)), st.sampled_from((1, 0, 2, -1, 1000, -(2**31))))
+        edits = tuple(draw(st.lists(edit, min_size=1, max_size=2, unique_by=lambda e: e[0])))
+        spoilt = replace(batch, offsets_edits=edits)
+    else:
+        rows = tables[features[f]].rows
+        bad = [rows, -2, 2**31 - 1, -(2**31), rows + 1]
+        if indices_dtype == "int64":
+            bad += [2**32, 2**32 + rows - 1]  # in range, if cut to 32 bits
+        sample = draw(st.integers(0, len(bags) - 1))
+        place = draw(st.integers(0, len(bags[sample])))
+        bag = (*bags[sample][:place], draw(st.sampled_from(bad)), *bags[sample][place:])
+        bags = (*bags[:sample], bag, *bags[sample + 1 :])
+        spoilt = replace(batch, features=(*batch.features[:f], bags, *batch.features[f + 1 :]))
+    return [*drawn[:number], spoilt, *drawn[number + 1 :]]

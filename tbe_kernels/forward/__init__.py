@@ -1,0 +1,1 @@
+"""Forward kernels, one file a route: the bounds check and the pooled lookup."""

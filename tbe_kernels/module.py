@@ -1,0 +1,130 @@
+"""`TableBatchedEmbeddingBags`: the module that users call. Argument names are FBGEMM's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from tbe_kernels.config import KernelConfig, target_of
+from tbe_kernels.functional import EmbeddingTables, lookup
+from tbe_kernels.optimizers import DEFAULTS, OptimizerState, OptimType
+from tbe_kernels.spec import BoundsCheckMode, PoolingMode, TableLayout, WeightDecayMode
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class TableBatchedEmbeddingBags(nn.Module):
+    """Many embedding tables behind one lookup, trained by their own backward.
+
+    `embedding_specs`: (rows, D) of each table, both at least 1. `feature_table_map`: the table of each feature, by
+    default one feature a table, in order. `weights_precision` and `output_dtype`: fp32, fp16 or bf16.
+    `config`: a `KernelConfig`, or knobs on top of the target's defaults. `weights` is one flat parameter, uninitialised
+    until `init_embedding_weights_uniform` or a copy into `split_embedding_weights()`.
+
+    Raises ValueError, naming the argument, for anything that is not allowed.
+    """
+
+    def __init__(
+        self,
+        embedding_specs: Sequence[tuple[int, int]],
+        *,
+        feature_table_map: Sequence[int] | None = None,
+        pooling_mode: PoolingMode = PoolingMode.SUM,
+        weights_precision: torch.dtype = torch.float32,
+        output_dtype: torch.dtype = torch.float32,
+        bounds_check_mode: BoundsCheckMode = BoundsCheckMode.WARNING,
+        optimizer: OptimType = OptimType.EXACT_SGD,
+        learning_rate: float = 0.01,
+        eps: float = DEFAULTS["eps"],
+        weight_decay: float = DEFAULTS["weight_decay"],
+        weight_decay_mode: WeightDecayMode = WeightDecayMode.NONE,
+        config: KernelConfig | Mapping[str, object] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        device = torch.device(device)
+        _expect("pooling_mode", pooling_mode, PoolingMode)
+        _expect("bounds_check_mode", bounds_check_mode, BoundsCheckMode)
+        _expect("weight_decay_mode", weight_decay_mode, WeightDecayMode)
+        for name, dtype in (("weights_precision", weights_precision), ("output_dtype", output_dtype)):
+            if dtype not in FLOATS:
+                raise ValueError(f"{name}: expected {', '.join(map(str, FLOATS))}, got {dtype!r}")
+        if not isinstance(config, KernelConfig):
+            config = KernelConfig.for_target(target_of(device), config)
+        layout = TableLayout(
+            rows=tuple(_integer(f"embedding_specs[{t}]", rows) for t, (rows, _) in enumerate(embedding_specs)),
+            dims=tuple(_integer(f"embedding_specs[{t}]", dim) for t, (_, dim) in enumerate(embedding_specs)),
+            feature_table_map=tuple(
+                range(len(embedding_specs))
+                if feature_table_map is None
+                else (_integer(f"feature_table_map[{f}]", table) for f, table in enumerate(feature_table_map))
+            ),
+            min_block_d=config.min_block_d,
+        )
+        state = OptimizerState(
+            optimizer, layout, device, learning_rate, weight_decay_mode, {"eps": eps, "weight_decay": weight_decay}
+        )
+        self.weights = nn.Parameter(torch.empty(layout.weights_offsets[-1], dtype=weights_precision, device=device))
+        self.tables = EmbeddingTables(
+            self.weights, layout, pooling_mode, output_dtype, bounds_check_mode, state, config
+        )
+
+    def forward(self, indices: Tensor, offsets: Tensor, per_sample_weights: Tensor | None = None) -> Tensor:
+        """Pooled rows `[B, total_D]` of every bag; `tbe_kernels.functional.lookup` has shapes, dtypes and errors."""
+        return lookup(self.tables, indices, offsets, per_sample_weights)
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Set the learning rate of every later backward, without synchronising. Raises ValueError if it is negative."""
+        self.tables.optimizer.set_learning_rate(learning_rate)
+
+    def split_embedding_weights(self) -> list[Tensor]:
+        """Each table's weights `[E, D]`: views into `weights`, outside autograd."""
+        layout, flat = self.tables.layout, self.weights.detach()
+        starts = layout.weights_offsets
+        return [flat[starts[t] : starts[t + 1]].view(layout.rows[t], layout.dims[t]) for t in range(layout.num_tables)]
+
+    def split_optimizer_states(self) -> list[dict[str, Tensor]]:
+        """Each table's optimizer state by name, views: fp32 `[E]` where it is one number a row, `[E, D]` otherwise."""
+        layout, optimizer = self.tables.layout, self.tables.optimizer
+        out = []
+        for t in range(layout.num_tables):
+            rows = slice(layout.table_row_offsets[t], layout.table_row_offsets[t + 1])
+            elements = slice(layout.weights_offsets[t], layout.weights_offsets[t + 1])
+            state = {}
+            for name in ("momentum1", "momentum2"):
+                tensor, kind = getattr(optimizer, name), getattr(optimizer.row, name)
+                if kind == "row":
+                    state[name] = tensor[rows]
+                elif kind == "element":
+                    state[name] = tensor[elements].view(layout.rows[t], layout.dims[t])
+            out.append(state)
+        return out
+
+    def init_embedding_weights_uniform(self, low: float, high: float) -> None:
+        """Fill every table with values uniform in [low, high)."""
+        with torch.no_grad():
+            self.weights.uniform_(low, high)
+
+    @property
+    def bounds_check_warning(self) -> Tensor:
+        """int64 `[1]`, on the device: bad ids and repaired offsets seen so far in mode WARNING."""
+        return self.tables.bounds_check_warning
+
+    @property
+    def iter(self) -> Tensor:
+        """int64 `[1]`, on the device: backward calls so far."""
+        return self.tables.optimizer.iter
+
+
+def _expect(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        members = ", ".join(str(m) for m in kind)  # type: ignore[attr-defined]
+        raise ValueError(f"{name}: expected one of {members}, got {value!r}")
+
+
+def _integer(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{name}: expected an integer, got {value!r}")
+    return value

@@ -1,0 +1,74 @@
+"""The registry of kernel paths: one row a route, and the only place that a new route has to be announced.
+
+A row names its kernels and says, as data, what it takes for the route to run. Strategies aim cases at rows, tests run
+every row, the coverage table lists them; a test fails if a kernel is reachable from no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tbe_kernels.backward import long_run, plan, psw_gradient, short_run
+from tbe_kernels.forward import bounds_check, generic
+
+
+@dataclass(frozen=True)
+class Eligibility:
+    """What it takes for a route to run. A strategy reads this; nothing is inferred.
+
+    `knobs`: values of `KernelConfig` knobs. `case`: values of the batch's own axes (`pooling_mode`, ...).
+    `run`: "short" or "long" if some row's run has to be that. `trains_psw`: per-sample weights that want a gradient.
+    `lookups`: whether at least one lookup is needed.
+    """
+
+    knobs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    case: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    run: str | None = None
+    trains_psw: bool = False
+    lookups: bool = True
+
+
+@dataclass(frozen=True)
+class KernelPath:
+    """One route. `name` is what the observer reports; `stage` is check, forward or backward."""
+
+    name: str
+    stage: str
+    kernels: tuple[Any, ...]  # @triton.jit functions launched by the route
+    needs: Eligibility = Eligibility()
+
+
+_CHECKED = {"bounds_check_mode": ("WARNING", "IGNORE", "FATAL")}
+
+PATHS: tuple[KernelPath, ...] = (
+    KernelPath(
+        "check.offsets",
+        "check",
+        (bounds_check.check_offsets_kernel, bounds_check.repair_offsets_kernel),
+        Eligibility(case=_CHECKED, lookups=False),
+    ),
+    KernelPath("check.indices", "check", (bounds_check.check_indices_kernel,), Eligibility(case=_CHECKED)),
+    KernelPath("forward.pooled", "forward", (generic.pooled_forward_kernel,), Eligibility(lookups=False)),
+    KernelPath("backward.plan", "backward", (plan.sort_keys_kernel,)),
+    KernelPath("backward.short_run", "backward", (short_run.short_run_kernel,), Eligibility(run="short")),
+    KernelPath(
+        "backward.long_run.atomic",
+        "backward",
+        (long_run.sum_chunks_kernel, long_run.step_long_runs_kernel),
+        Eligibility(knobs={"long_run_merge": ("atomic", "auto")}, run="long"),
+    ),
+    KernelPath(
+        "backward.long_run.ordered",
+        "backward",
+        (long_run.sum_chunks_kernel, long_run.step_long_runs_kernel),
+        Eligibility(knobs={"long_run_merge": ("ordered",)}, run="long"),
+    ),
+    KernelPath(
+        "backward.psw_gradient",
+        "backward",
+        (psw_gradient.psw_gradient_kernel,),
+        Eligibility(case={"pooling_mode": ("SUM",)}, trains_psw=True),
+    ),
+)

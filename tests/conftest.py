@@ -1,0 +1,88 @@
+"""Options, Hypothesis profiles and the summary table of a run.
+
+`--device cpu` (default) runs kernels in Triton's interpreter, `--device cuda` compiled on a GPU. The device is settled
+before anything imports Triton, since a process either interprets or compiles.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+
+from tests.record import RECORD, Record
+
+#: The property suite draws this many examples for each kernel path; see the README for what each profile is for.
+_SEARCH = (Phase.explicit, Phase.reuse, Phase.generate)
+settings.register_profile("dev", max_examples=130, deadline=None, phases=_SEARCH)
+settings.register_profile("ci", max_examples=260, deadline=None, phases=_SEARCH, derandomize=True, database=None)
+settings.register_profile("nightly", max_examples=2500, deadline=None, phases=(*_SEARCH, Phase.target))
+settings.register_profile("replay", deadline=None, phases=(Phase.explicit, Phase.reuse))
+settings.load_profile("dev")
+
+#: Profiles that check every routing of the sweep.
+FULL_SWEEP = ("nightly", "replay")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", choices=("cpu", "cuda"), default="cpu", help="interpret kernels, or run them on a GPU")
+    parser.addoption("--sweep", choices=("own", "some", "all"), help="routings of each case (default: by profile)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--device") == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    from oracles.report import versions
+
+    return f"device {config.getoption('--device')}; {versions()}"
+
+
+@pytest.fixture(scope="session")
+def device(pytestconfig: pytest.Config) -> Any:
+    """The torch device that kernels run on."""
+    import torch
+
+    return torch.device(pytestconfig.getoption("--device"))
+
+
+@pytest.fixture(scope="session")
+def sweep(pytestconfig: pytest.Config) -> str:
+    """Which routings of a case are checked: all of them in the thorough profiles, some otherwise."""
+    chosen = pytestconfig.getoption("--sweep")
+    return chosen or ("all" if settings.get_current_profile_name() in FULL_SWEEP else "some")
+
+
+@pytest.fixture(scope="session")
+def record() -> Record:
+    """Where the property tests note what they did."""
+    return RECORD
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:  # an xdist worker: send the record home
+        output["record"] = RECORD.to_json()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    sent = getattr(node, "workeroutput", {}).get("record")
+    if sent:
+        RECORD.merge(Record.from_json(sent))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if RECORD.examples:
+        terminalreporter.section("kernel paths")
+        for line in RECORD.table():
+            terminalreporter.write_line(line)
+    from corpus.store import left_running
+
+    for path in left_running():
+        terminalreporter.write_line(f"A process was killed while it ran a case. Saved: {path}", red=True)
+        terminalreporter.write_line(f"Reproduce: python -m corpus replay {path}", red=True)

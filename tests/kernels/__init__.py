@@ -1,0 +1,1 @@
+"""The main job: properties of the kernels, checked on drawn and on stored cases."""

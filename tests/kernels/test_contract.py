@@ -1,0 +1,50 @@
+"""The property: on every drawn case, over every routing, the kernels do what the contract says.
+
+One test a kernel path, so that each path is aimed at and processes share the work. A failure is made small, saved to
+the corpus's inbox and reported with the command that replays it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import event, given, settings, target
+
+from corpus.case import Case
+from oracles.check import check
+from oracles.kernels import IMPLEMENTATION
+from strategies.cases import cases
+from strategies.routing import GPU, INTERPRETER
+from tbe_kernels.paths import PATHS, KernelPath
+from tests.failures import shrink_and_report
+from tests.record import Record
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+def test_contract(path: KernelPath, device: torch.device, sweep: str, record: Record) -> None:
+    reported: dict[Case, str] = {}
+
+    @settings(settings.default)
+    @given(cases(path=path, limits=INTERPRETER if device.type == "cpu" else GPU))
+    def holds(case: Case) -> None:
+        begin = time.perf_counter()
+        verdict = check(case, IMPLEMENTATION, device, sweep, journal=True)
+        record.add(verdict, time.perf_counter() - begin)
+        _tell_hypothesis(verdict)
+        if verdict.status == "failed":
+            if case not in reported:
+                reported[case] = shrink_and_report(verdict, IMPLEMENTATION, device)
+            pytest.fail(reported[case], pytrace=False)
+
+    holds()
+
+
+def _tell_hypothesis(verdict: Any) -> None:
+    """Statistics for `--hypothesis-show-statistics`, and in the nightly profile something to climb towards."""
+    event(f"paths: {len(verdict.paths)}")
+    bounded = [s.worst for s in verdict.sharpness.values() if s.bounded]
+    if bounded:
+        target(max(bounded), label="largest error / bound")

@@ -1,0 +1,1 @@
+"""Faults planted in copies of `tbe_kernels`, which the suite has to catch."""

@@ -1,0 +1,74 @@
+"""Every planted fault is found by the strategy of the path it sits on, within the `ci` profile, and shrinks small."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+
+from corpus.case import Case
+from oracles.check import Verdict, check
+from oracles.kernels import TbeKernels
+from oracles.report import size
+from strategies.cases import cases
+from tbe_kernels.paths import PATHS
+from tests.failures import shrink
+from tests.mutants.faults import FAULTS, Fault
+from tests.mutants.plant import plant
+
+CONTROL = Fault("no fault at all", "spec.py", "MAX_D = 2**20", "MAX_D = 2 * 2**19", "backward.plan")
+
+
+class FoundError(Exception):
+    """Ends the search."""
+
+
+def search(implementation: TbeKernels, path: str, most: int) -> tuple[Verdict | None, int]:
+    """The first failure among the `ci` profile's examples for a path, and how many were tried."""
+    failed: list[Verdict] = []
+    tried = 0
+
+    @settings(settings.get_profile("ci"), phases=(Phase.generate,), max_examples=most)
+    @given(cases(path=next(p for p in PATHS if p.name == path)))
+    def look(case: Case) -> None:
+        nonlocal tried
+        tried += 1
+        verdict = check(case, implementation, torch.device("cpu"))
+        if verdict.status == "failed":
+            failed.append(verdict)
+            raise FoundError
+
+    try:
+        look()
+    except FoundError:
+        return failed[0], tried
+    return None, tried
+
+
+def test_a_copy_without_a_fault_passes() -> None:
+    """The control: what the other tests find is the fault, not the planting."""
+    implementation = TbeKernels(plant(*CONTROL.edits))
+    verdict, tried = search(implementation, CONTROL.path, 40)
+    assert (verdict, tried) == (None, 40)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
+def test_fault_is_found_and_shrinks(fault: Fault) -> None:
+    implementation = TbeKernels(plant(*fault.edits))
+    begin = time.perf_counter()
+    verdict, tried = search(implementation, fault.path, settings.get_profile("ci").max_examples)
+    assert verdict is not None, f"not found in {tried} examples"
+    assert not verdict.findings[0].raised, verdict.findings[0].headline  # a wrong result, not a crash
+    found = time.perf_counter()
+    small = shrink(verdict, implementation, torch.device("cpu"))
+    assert small.status == "failed"
+    tables, bags, lookups = size(small.case)
+    print(
+        f"\n{fault.name}: {tried} examples, {found - begin:.1f} s, shrunk in {time.perf_counter() - found:.1f} s to "
+        f"{tables} tables, {bags} bags, {lookups} lookups: {small.findings[0].headline.splitlines()[0]}\n  {small.case}"
+    )
+    assert tables <= fault.size[0]
+    assert bags <= fault.size[1]
+    assert lookups <= fault.size[2]
