@@ -80,7 +80,12 @@ def _fewer_features(case: Case) -> Candidates:
         if end - begin < n:
             kept = [f for f in range(n) if not begin <= f < end]
             batches = tuple(
-                replace(b, features=tuple(b.features[f] for f in kept), offsets_edits=()) for b in case.batches
+                replace(
+                    b,
+                    features=tuple(b.features[f] for f in kept),
+                    offsets_edits=_moved(b, range(begin * case.batch_size(k), end * case.batch_size(k))),
+                )
+                for k, b in enumerate(case.batches)
             )
             yield _changed(case, feature_table_map=tuple(case.feature_table_map[f] for f in kept), batches=batches)
 
@@ -104,7 +109,25 @@ def _fewer_samples(case: Case) -> Candidates:
             continue
         for sample in range(case.batch_size(k)):
             features = tuple(_without(f, sample) for f in batch.features if isinstance(f, tuple))
-            yield _changed(case, batches=_with(case.batches, k, replace(batch, features=features, offsets_edits=())))
+            gone = range(sample, case.batch_size(k) * len(features), case.batch_size(k))
+            fewer = replace(batch, features=features, offsets_edits=_moved(batch, gone))
+            yield _changed(case, batches=_with(case.batches, k, fewer))
+
+
+def _moved(batch: Batch, gone: range) -> tuple[tuple[int, int], ...]:
+    """The batch's offset edits where their offsets lie once the bags `gone` are."""
+    return tuple({place - sum(bag < place for bag in gone): value for place, value in batch.offsets_edits}.items())
+
+
+def _simpler_edits(case: Case) -> Candidates:
+    for k, batch in enumerate(case.batches):
+        edits = batch.offsets_edits
+        for n, (place, value) in enumerate(edits):
+            others = _without(edits, n)
+            candidates = [others] + [_with(edits, n, (place, v)) for v in (0, 1, -1) if v != value]
+            candidates += [_with(edits, n, (p, value)) for p in range(place) if p not in dict(others)]
+            for new in candidates:
+                yield _changed(case, batches=_with(case.batches, k, replace(batch, offsets_edits=new)))
 
 
 def _halved(feature: object, name: str) -> Sampled:
@@ -222,6 +245,7 @@ PASSES = (
     _fewer_features,
     _fewer_tables,
     _fewer_samples,
+    _simpler_edits,
     _fewer_lookups,
     _shorter_repeats,
     _plainer_axes,

@@ -33,6 +33,7 @@ from tbe_kernels.paths import Eligibility, KernelPath
 
 #: Longest runs of wide rows, or of many features: both multiply what a lookup costs.
 COSTLY_RUN = 10
+MANY_SAMPLES = (16, 17)
 #: Orders of forwards (first mention) and backwards (second), by number of batches. A last forward may have no backward.
 ORDERS = {
     1: ((0, 0),),
@@ -51,7 +52,8 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
     config = config_of(routing)
     optimizer = draw(optimizers())
     pooling_mode = draw(st.sampled_from(needs.case.get("pooling_mode", POOLING_MODES)))
-    bounds_check_mode = draw(st.sampled_from(needs.case.get("bounds_check_mode", BOUNDS_CHECK_MODES)))
+    modes = needs.case.get("bounds_check_mode", BOUNDS_CHECK_MODES)
+    bounds_check_mode = draw(st.sampled_from(("WARNING", *modes)))  # the one mode that counts
     indices_dtype = draw(st.sampled_from(INTEGERS))
     order = draw(st.sampled_from(ORDERS[draw(st.sampled_from((1, 1, 1, 2, 2, 3)))]))
     number = max(order) + 1
@@ -68,13 +70,14 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
                 needs=needs if k == 0 else Eligibility(lookups=False),
                 steps=limits.steps // number,
                 psw=psw,
+                crowded=(False, False, True) if needs.repairs else (False,) * 11 + (True,),
             )
         )
         drawn.append(batch)
     if bounds_check_mode != "NONE":
-        checks = path is not None and path.stage == "check"
-        if draw(st.sampled_from((False, True, True) if checks else (False,) * 7 + (True,))):
-            drawn = draw(spoiled(drawn, tables, features, indices_dtype))
+        if draw(st.sampled_from((False, True, True) if needs.repairs else (False,) * 7 + (True,))):
+            kind = draw(st.sampled_from((needs.repairs or "ids", "ids", "offsets")))
+            drawn = draw(spoiled(drawn, tables, features, indices_dtype, kind))
     case_values = draw(
         values(
             tables=tables,
@@ -115,10 +118,13 @@ def batches(
     needs: Eligibility,
     steps: int,
     psw: str,
+    crowded: tuple[bool, ...],
 ) -> Batch:
     """One batch of about `steps` inner steps at the most."""
     most_samples = max(1, min(5, steps // (8 * len(features))))
     samples = draw(st.integers(0 if not needs.lookups else 1, most_samples))
+    if len(features) <= 2 and draw(st.sampled_from(crowded)):
+        samples = draw(st.sampled_from(MANY_SAMPLES))  # more than a block of offsets, or several programs of bags
     # A lookup costs a step a gathered tile, forward and backward.
     lookups = max(2, min(36, steps // 4 - len(features) * samples) // len(features))
     if max(tables[t].dim for t in features) > 512:
@@ -145,23 +151,28 @@ def _live(bag: Bag) -> int:
 
 @st.composite
 def spoiled(
-    draw: st.DrawFn, drawn: list[Batch], tables: tuple[Table, ...], features: tuple[int, ...], indices_dtype: str
+    draw: st.DrawFn,
+    drawn: list[Batch],
+    tables: tuple[Table, ...],
+    features: tuple[int, ...],
+    indices_dtype: str,
+    kind: str,
 ) -> list[Batch]:
-    """The batches with one bad id, or malformed offsets, put into one of them."""
+    """The batches with one bad id (`kind` "ids"), or malformed offsets, put into one of them."""
     number = draw(st.integers(0, len(drawn) - 1))
     batch = drawn[number]
     f = draw(st.integers(0, len(features) - 1))
     bags = batch.features[f]
     assert isinstance(bags, tuple)
-    if not bags or draw(st.integers(0, 2)) == 2:
-        edit = st.tuples(st.integers(0, len(bags) * len(features)), st.sampled_from((1, 0, 2, -1, 1000, -(2**31))))
+    if kind == "offsets" or not bags:
+        edit = st.tuples(st.integers(0, len(bags) * len(features)), st.sampled_from((1, 1000, 0, 2, -1, -(2**31))))
         edits = tuple(draw(st.lists(edit, min_size=1, max_size=2, unique_by=lambda e: e[0])))
         spoilt = replace(batch, offsets_edits=edits)
     else:
         rows = tables[features[f]].rows
         bad = [rows, -2, 2**31 - 1, -(2**31), rows + 1]
         if indices_dtype == "int64":
-            bad += [2**32, 2**32 + rows - 1]  # in range, if cut to 32 bits
+            bad += [2**32 + rows - 1] * 3 + [2**32] * 2  # in range, if cut to 32 bits
         sample = draw(st.integers(0, len(bags) - 1))
         place = draw(st.integers(0, len(bags[sample])))
         bag = (*bags[sample][:place], draw(st.sampled_from(bad)), *bags[sample][place:])

@@ -20,7 +20,8 @@ class Eligibility:
 
     `knobs`: values of `KernelConfig` knobs. `case`: values of the batch's own axes (`pooling_mode`, ...).
     `run`: "short" or "long" if some row's run has to be that. `trains_psw`: per-sample weights that want a gradient.
-    `lookups`: whether at least one lookup is needed.
+    `lookups`: whether at least one lookup is needed. `repairs`: "offsets" or "ids" where the route has most to do if
+    these are malformed.
     """
 
     knobs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -28,6 +29,7 @@ class Eligibility:
     run: str | None = None
     trains_psw: bool = False
     lookups: bool = True
+    repairs: str | None = None
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,14 @@ PATHS: tuple[KernelPath, ...] = (
         "check.offsets",
         "check",
         (bounds_check.check_offsets_kernel, bounds_check.repair_offsets_kernel),
-        Eligibility(case=_CHECKED, lookups=False),
+        Eligibility(case=_CHECKED, lookups=False, repairs="offsets"),
     ),
-    KernelPath("check.indices", "check", (bounds_check.check_indices_kernel,), Eligibility(case=_CHECKED)),
+    KernelPath(
+        "check.indices",
+        "check",
+        (bounds_check.check_indices_kernel,),
+        Eligibility(case=_CHECKED, repairs="ids"),
+    ),
     KernelPath("forward.pooled", "forward", (generic.pooled_forward_kernel,), Eligibility(lookups=False)),
     KernelPath("backward.plan", "backward", (plan.sort_keys_kernel,)),
     KernelPath("backward.short_run", "backward", (short_run.short_run_kernel,), Eligibility(run="short")),

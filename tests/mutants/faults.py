@@ -167,7 +167,8 @@ FAULTS = (
         "an int64 id is narrowed before it is judged",
         "forward/bounds_check.py",
         "index = tl.load(indices + at, mask=inside, other=-1).to(tl.int64)\n        bad",
-        "index = tl.load(indices + at, mask=inside, other=-1).to(tl.int32).to(tl.int64)\n        bad",
+        "index = tl.load(indices + at, mask=inside, other=-1).to(tl.int64)\n"
+        "        if checked is not None:\n            index = index.to(tl.int32).to(tl.int64)\n        bad",
         "check.indices",
     ),
     Fault(
@@ -178,12 +179,12 @@ FAULTS = (
         "check.offsets",
     ),
     Fault(
-        "a repair forgets the maximum of the blocks before",
+        "repairs are counted in the last block alone",
         "forward/bounds_check.py",
-        "reached = tl.max(running, axis=0)",
-        "reached = tl.min(running, axis=0)",
+        "changed += tl.sum((inside & (fixed != given)).to(tl.int64), axis=0)",
+        "changed = tl.sum((inside & (fixed != given)).to(tl.int64), axis=0)",
         "check.offsets",
-        (2, 33, 6),
+        (2, 16, 6),
     ),
     Fault(
         "a pruned id trains the row before",
