@@ -20,9 +20,11 @@ from oracles.compare import Finding, Sharpness
 from oracles.implementation import Implementation, Routing
 from oracles.judge import Judge
 
-#: Routings of a "some" sweep beyond the case's own, and how many bags and lookups they may work on together.
+#: Routings of a "some" sweep beyond the case's own, and how many bags and lookups they may work on together. A lookup
+#: of a row wider than this many columns counts as several.
 SOME = 8
-MOST_WORK = 300
+MOST_WORK = 240
+WIDE = 256
 
 
 @dataclass
@@ -60,7 +62,7 @@ def check(
         verdict.status, verdict.reason = "not checked", reason
         return verdict
     judge = Judge(case)
-    for number, routing in enumerate(_sweep(case, implementation, sweep)):
+    for number, routing in enumerate(_sweep(case, implementation, device, sweep)):
         pinned = dataclasses.replace(case, routing=dict(routing))
         paths, findings = verdict.sweep_paths if number else verdict.paths, []
         with running(pinned, journal):
@@ -85,13 +87,14 @@ def check(
     return verdict
 
 
-def _sweep(case: Case, implementation: Implementation, sweep: str) -> Iterator[Routing]:
-    routings = list(implementation.routings(case))
+def _sweep(case: Case, implementation: Implementation, device: torch.device, sweep: str) -> Iterator[Routing]:
+    routings = list(implementation.routings(case, device))
     if sweep == "own":
         return iter(routings[:1])
     if sweep == "all":
         return iter(routings)
     work = sum(case.batch_size(k) * case.num_features + ids_and_lengths(case, k)[1].sum() for k in case.order)
+    work *= max(1, max(t.dim for t in case.tables) // WIDE)
     some = min(SOME, max(2, MOST_WORK // max(1, int(work))))
     keys = random_bits(int(case_id(case), 16), 0, len(routings))
     others = sorted(range(3, len(routings)), key=lambda i: int(keys[i]))

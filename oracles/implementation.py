@@ -70,7 +70,7 @@ class Implementation(Protocol):
     def accumulator(self, case: Case, routing: Routing) -> torch.dtype:
         """The type in which the forward adds up rows: torch.float32 or torch.float64."""
 
-    def routings(self, case: Case) -> Iterator[Routing]:
+    def routings(self, case: Case, device: torch.device) -> Iterator[Routing]:
         """Every routing worth checking, the case's own first; one empty routing if there are no knobs."""
 
     def sweep_paths(self, case: Case) -> list[set[str]]:

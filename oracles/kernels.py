@@ -20,18 +20,23 @@ from oracles.implementation import Backward, Forward, Routing, Trace
 
 MERGES = tuple(m for m in tbe_kernels.config.MENUS["long_run_merge"] or () if m != "auto")
 #: Values that a sweep's routings take in turn; the numbers of values have few common divisors, so pairs mix.
-TURNS: dict[str, tuple[Any, ...]] = {
-    "gather_width": (4, 1, 2, 8, 32, 16),
+RUN_TIME_TURNS: dict[str, tuple[Any, ...]] = {
     "bags_per_program": (2, 1, 3, 8),
-    "backward_gather_width": (2, 1, 4, 32, 8),
-    "max_block_d": (2048, 16, 64),
-    "min_block_d": (1, 16, 128),
     "short_run_programs": (1, 3),
     "long_run_programs": (3, 1),
     "check_programs": (1, 3),
+}
+#: The same for knobs that are compile-time constants; on a GPU each new value would cost a compilation.
+COMPILE_TIME_TURNS: dict[str, tuple[Any, ...]] = {
+    "gather_width": (4, 1, 2, 8, 32, 16),
+    "backward_gather_width": (2, 1, 4, 32, 8),
+    "max_block_d": (2048, 16, 64),
+    "min_block_d": (1, 16, 128),
     "block": (1024, 16),
     "accumulate_fp64": (True, True, True, False),
 }
+#: Run lengths at which a sweep puts the threshold, at the most.
+MOST_LENGTHS = 8
 
 
 class TbeKernels:
@@ -63,12 +68,12 @@ class TbeKernels:
         guard = GuardZones()
         # The interpreter computes in numpy, which warns of the infinities and NaNs that a case may hold.
         with guard, self.package.observe.observing(count), np.errstate(all="ignore"):
-            run = _Run(self.package, case, routing, device)
+            run = Run(self.package, case, routing, device)
             run.go(trace)
         trace.damage += guard.damage()
         return trace
 
-    def routings(self, case: Case) -> Iterator[Routing]:
+    def routings(self, case: Case, device: torch.device) -> Iterator[Routing]:
         """The case's own; all runs short; all long, by every merge; then chunks of 1, 2, the longest run and one less,
         and a threshold at each run length and one above, by every merge. Forward and backward knobs are independent,
         so gather widths, bags a program and tiles take turns along the way."""
@@ -78,11 +83,13 @@ class TbeKernels:
         changes += [{"long_run_threshold": 1, "long_run_merge": merge} for merge in MERGES]
         for chunk in sorted({1, 2, max(1, longest - 1), longest}):
             changes += [{"long_run_threshold": 1, "chunk_size": chunk, "long_run_merge": m} for m in MERGES]
-        for threshold in sorted({t for n in lengths for t in (n, n + 1)}):
+        spread = lengths[:: -(-len(lengths) // MOST_LENGTHS)] if lengths else []
+        for threshold in sorted({t for n in spread for t in (n, n + 1)}):
             changes += [{"long_run_threshold": threshold, "long_run_merge": m} for m in MERGES]
+        turns = {**RUN_TIME_TURNS, **(COMPILE_TIME_TURNS if device.type == "cpu" else {})}
         seen = []
         for number, change in enumerate([{}, *changes]):
-            turn = {knob: values[number % len(values)] for knob, values in TURNS.items()} if number else {}
+            turn = {knob: values[number % len(values)] for knob, values in turns.items()} if number else {}
             routing = {**case.routing, **turn, **change}
             if routing not in seen:
                 seen.append(routing)
@@ -121,7 +128,7 @@ def run_lengths(case: Case, batch: int) -> list[int]:
     return lengths
 
 
-class _Run:
+class Run:
     """One module at work on one case."""
 
     def __init__(self, package: ModuleType, case: Case, routing: Routing, device: torch.device) -> None:
@@ -158,7 +165,7 @@ class _Run:
                     output = self.module(tensors.indices, tensors.offsets, tensors.per_sample_weights)
                 except self.package.BoundsCheckError as error:
                     trace.refusal = Refusal(error.kind, error.feature, error.bag, error.index, error.rows, error.place)
-                    trace.steps.append(self._look(number, None))
+                    trace.steps.append(self.look(number, None))
                     trace.damage += _changed(tensors, before)
                     return
                 self.batches[number] = tensors, output
@@ -172,10 +179,11 @@ class _Run:
                     self.module.set_learning_rate(learning_rate)
                 before = _copies(tensors)
                 output.backward(tensors.grad_output)
-                trace.steps.append(self._look(number, tensors.per_sample_weights))
+                trace.steps.append(self.look(number, tensors.per_sample_weights))
                 trace.damage += _changed(tensors, before)
 
-    def _look(self, number: int, psw: Tensor | None) -> Backward:
+    def look(self, number: int, psw: Tensor | None) -> Backward:
+        """What a backward left, on the CPU."""
         weights = self.module.split_embedding_weights()
         states = self.module.split_optimizer_states()
         return Backward(

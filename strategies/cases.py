@@ -20,6 +20,7 @@ from corpus.case import (
     Batch,
     Case,
     Optimizer,
+    Sampled,
     Table,
     bag_length,
 )
@@ -33,6 +34,7 @@ from tbe_kernels.paths import Eligibility, KernelPath
 
 #: Longest runs of wide rows, or of many features: both multiply what a lookup costs.
 COSTLY_RUN = 10
+SELDOM = (False,) * 9 + (True,)
 MANY_SAMPLES = (16, 17)
 #: Orders of forwards (first mention) and backwards (second), by number of batches. A last forward may have no backward.
 ORDERS = {
@@ -59,25 +61,21 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
     number = max(order) + 1
     drawn = []
     for k in range(number):
-        psw = "none"
-        if pooling_mode == "SUM":
-            psw = "trained" if needs.trains_psw and k == 0 else draw(st.sampled_from(("none", "given", "trained")))
-        batch = draw(
-            batches(
-                tables=tables,
-                features=features,
-                config=config,
-                needs=needs if k == 0 else Eligibility(lookups=False),
-                steps=limits.steps // number,
-                psw=psw,
-                crowded=(False, False, True) if needs.repairs else (False,) * 11 + (True,),
-            )
+        batch = batches(
+            tables=tables,
+            features=features,
+            config=config,
+            needs=needs if k == 0 else Eligibility(lookups=False),
+            steps=limits.steps // number,
+            takes_psw=pooling_mode == "SUM",
+            crowded=needs.repairs is not None,
         )
-        drawn.append(batch)
-    if bounds_check_mode != "NONE":
-        if draw(st.sampled_from((False, True, True) if needs.repairs else (False,) * 7 + (True,))):
-            kind = draw(st.sampled_from((needs.repairs or "ids", "ids", "offsets")))
-            drawn = draw(spoiled(drawn, tables, features, indices_dtype, kind))
+        drawn.append(draw(batch))
+    if limits.sampled and needs.run is None and draw(st.sampled_from((False, False, True))):
+        drawn[-1] = draw(sampled_batches(like=drawn[-1]))
+    if bounds_check_mode != "NONE" and draw(st.sampled_from((False, True, True) if needs.repairs else SELDOM)):
+        kind = draw(st.sampled_from((needs.repairs or "ids", "ids", "offsets")))
+        drawn = draw(spoiled(drawn, tables, features, indices_dtype, kind))
     case_values = draw(
         values(
             tables=tables,
@@ -117,13 +115,13 @@ def batches(
     config: KernelConfig,
     needs: Eligibility,
     steps: int,
-    psw: str,
-    crowded: tuple[bool, ...],
+    takes_psw: bool,
+    crowded: bool,
 ) -> Batch:
-    """One batch of about `steps` inner steps at the most."""
+    """One batch of about `steps` inner steps at the most; `crowded`: more often with many samples."""
     most_samples = max(1, min(5, steps // (8 * len(features))))
     samples = draw(st.integers(0 if not needs.lookups else 1, most_samples))
-    if len(features) <= 2 and draw(st.sampled_from(crowded)):
+    if len(features) <= 2 and draw(st.sampled_from((False, False, True) if crowded else SELDOM)):
         samples = draw(st.sampled_from(MANY_SAMPLES))  # more than a block of offsets, or several programs of bags
     # A lookup costs a step a gathered tile, forward and backward.
     lookups = max(2, min(36, steps // 4 - len(features) * samples) // len(features))
@@ -139,10 +137,26 @@ def batches(
         bags[aimed] = ((0,) + bags[aimed][0], *bags[aimed][1:])
     return Batch(
         features=tuple(bags),
-        psw=psw,
+        psw=_psw(draw, needs) if takes_psw else "none",
         grad_layout=draw(st.sampled_from(GRAD_LAYOUTS)),
         learning_rate=draw(st.sampled_from((None, None, 0.5, 0.125))),
     )
+
+
+def _psw(draw: st.DrawFn, needs: Eligibility) -> str:
+    return "trained" if needs.trains_psw else draw(st.sampled_from(("none", "given", "trained")))
+
+
+@st.composite
+def sampled_batches(draw: st.DrawFn, *, like: Batch) -> Batch:
+    """A batch of thousands of lookups, its ids and bag lengths given by distributions."""
+    samples, length = draw(st.sampled_from((257, 64, 1000))), draw(st.sampled_from((4, 1, 20)))
+    exponents = draw(st.lists(st.sampled_from((1.05, 0.0, 0.6, 1.3)), min_size=1, max_size=3))
+    seed = draw(st.integers(0, 2**16))
+    features = tuple(
+        Sampled(samples, length, exponents[f % len(exponents)], seed + f) for f in range(len(like.features))
+    )
+    return replace(like, features=features)
 
 
 def _live(bag: Bag) -> int:
@@ -163,9 +177,9 @@ def spoiled(
     batch = drawn[number]
     f = draw(st.integers(0, len(features) - 1))
     bags = batch.features[f]
-    assert isinstance(bags, tuple)
-    if kind == "offsets" or not bags:
-        edit = st.tuples(st.integers(0, len(bags) * len(features)), st.sampled_from((1, 1000, 0, 2, -1, -(2**31))))
+    if isinstance(bags, Sampled) or kind == "offsets" or not bags:
+        samples = bags.samples if isinstance(bags, Sampled) else len(bags)
+        edit = st.tuples(st.integers(0, samples * len(features)), st.sampled_from((1, 1000, 0, 2, -1, -(2**31))))
         edits = tuple(draw(st.lists(edit, min_size=1, max_size=2, unique_by=lambda e: e[0])))
         spoilt = replace(batch, offsets_edits=edits)
     else:

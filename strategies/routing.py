@@ -27,10 +27,11 @@ SELDOM = ("max_block_d", "min_block_d", "tile_elements", "block", "accumulate_fp
 @dataclass(frozen=True)
 class Limits:
     """What a target can afford. `steps` bounds the inner loop iterations of one case; `menus` narrows the values of a
-    knob (on a GPU each new set of values is a compilation)."""
+    knob (on a GPU each new set of values is a compilation); `sampled`: large batches too, as distributions."""
 
     steps: int = 200
     menus: Mapping[str, tuple[Any, ...]] | None = None
+    sampled: bool = False
 
 
 #: On a GPU a case costs microseconds and a new set of compile-time values up to a second, so widths have two values.
@@ -45,6 +46,7 @@ GPU = Limits(
         "block": (64, 1024),
         "num_warps": (1, 4),
     },
+    sampled=True,
 )
 INTERPRETER = Limits()
 
@@ -60,6 +62,8 @@ def routings(
     if longest is not None:
         for knob in ("long_run_threshold", "chunk_size"):
             menus[knob] = tuple(n for n in menus[knob] if n < longest)
+    if needs.run == "short":  # below a threshold of 1 there is no run
+        menus["long_run_threshold"] = tuple(n for n in menus["long_run_threshold"] if n > 1)
     always = {knob: st.sampled_from(menu) for knob, menu in menus.items() if knob not in SELDOM}
     seldom = {knob: st.sampled_from(menu) for knob, menu in menus.items() if knob in SELDOM}
     return st.builds(

@@ -24,6 +24,9 @@ def exact_bits(
         for table in set(features):
             runs: dict[int, int] = {}
             for f, bags in enumerate(batch.features):
+                if isinstance(bags, Sampled):  # the hottest row may take every lookup
+                    longest_bag = max(longest_bag, 2 * bags.mean_length)
+                    longest_run = max(longest_run, bags.samples * bags.mean_length)
                 for one in () if isinstance(bags, Sampled) else bags:
                     longest_bag = max(longest_bag, bag_length(one))
                     for i in expand(one) if features[f] == table else ():

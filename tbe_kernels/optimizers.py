@@ -37,12 +37,15 @@ def exact_rowwise_adagrad(weight, grad, row, elements, mask, D, tables, WEIGHT_D
     """m += mean(g'^2), one number a row; w = c * w - lr / (sqrt(m) + eps) * g"""
     learning_rate = tl.load(tables.hyper)
     decay = tl.load(tables.hyper + 2)
+    before = tl.load(tables.momentum1 + row)
     decayed = grad
     if WEIGHT_DECAY == L2:
         decayed = grad + decay * weight
     # Lanes beyond D hold zeros in `grad` and in `weight`, so they add nothing.
     mean_square = tl.div_rn(tl.sum(decayed * decayed, axis=0), D.to(tl.float32))
-    sum_of_squares = tl.load(tables.momentum1 + row) + mean_square
+    sum_of_squares = before + mean_square
+    # Every warp of the program loads the row's one number and one of them stores it: all of them have to load first.
+    tl.debug_barrier()
     tl.store(tables.momentum1 + row, sum_of_squares)
     multiplier = tl.div_rn(learning_rate, tl.sqrt_rn(sum_of_squares) + tl.load(tables.hyper + 1))
     kept = weight

@@ -19,6 +19,7 @@ _SEARCH = (Phase.explicit, Phase.reuse, Phase.generate)
 settings.register_profile("dev", max_examples=130, deadline=None, phases=_SEARCH)
 settings.register_profile("ci", max_examples=260, deadline=None, phases=_SEARCH, derandomize=True, database=None)
 settings.register_profile("nightly", max_examples=2500, deadline=None, phases=(*_SEARCH, Phase.target))
+settings.register_profile("gpu", max_examples=130, deadline=None, phases=_SEARCH, database=None)
 settings.register_profile("replay", deadline=None, phases=(Phase.explicit, Phase.reuse))
 settings.load_profile("dev")
 
@@ -29,6 +30,13 @@ FULL_SWEEP = ("nightly", "replay")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("cpu", "cuda"), default="cpu", help="interpret kernels, or run them on a GPU")
     parser.addoption("--sweep", choices=("own", "some", "all"), help="routings of each case (default: by profile)")
+    parser.addoption("--parts", type=int, default=1, help="split each path's examples into so many tests, to share")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "part" in metafunc.fixturenames:
+        parts = metafunc.config.getoption("--parts")
+        metafunc.parametrize("part", [(number, parts) for number in range(parts)], ids=lambda part: str(part[0]))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 
@@ -23,12 +24,14 @@ class _NothingToRestore:
 def install() -> None:
     """Patch `triton.language` for good and remember types."""
     _patch_language_once()
+    _call_builtins_directly()
     interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
     _remember_numpy_types()
     _remember_block_types()
     _remember_shapes()
     _skip_what_changes_nothing()
     _pass_cpu_tensors_through()
+    _shorten_operators()
 
 
 def _patch_language_once() -> None:
@@ -115,3 +118,121 @@ def _pass_cpu_tensors_through() -> None:
     executor = interpreter.GridExecutor
     executor._init_args_hst = lambda self, args_dev, kwargs: (args_dev, kwargs)
     executor._restore_args_dev = lambda self, args_dev, args_hst, kwargs, kwargs_hst: None
+
+
+def _call_builtins_directly() -> None:
+    """One call instead of three between an operator in a kernel and what it does."""
+    semantic = interpreter.interpreter_semantic
+    for module in (tl, tl.core, tl.math, tl.core.tensor):
+        for name, patched in list(vars(module).items()):
+            member = (getattr(patched, "__kwdefaults__", None) or {}).get("member")
+            if hasattr(member, "__wrapped__"):
+                setattr(module, name, _with_semantic(member.__wrapped__, semantic))
+
+
+def _with_semantic(function: Any, semantic: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kwargs["_semantic"] = semantic
+        return function(*args, **kwargs)
+
+    return call
+
+
+#: Operators of `tl.tensor`: the builder's operation for integers, for floats and for booleans, and whether it compares.
+_OPERATORS: dict[str, tuple[str, str, str | None, bool]] = {
+    "__add__": ("create_add", "create_fadd", None, False),
+    "__sub__": ("create_sub", "create_fsub", None, False),
+    "__mul__": ("create_mul", "create_fmul", None, False),
+    "__lt__": ("create_icmpSLT", "create_fcmpOLT", None, True),
+    "__gt__": ("create_icmpSGT", "create_fcmpOGT", None, True),
+    "__ge__": ("create_icmpSGE", "create_fcmpOGE", None, True),
+    "__and__": ("create_and", "", "create_and", False),
+}
+_INTEGERS = {"int32": np.int32, "int64": np.int64}
+
+
+def _shorten_operators() -> None:
+    """Operands that need no conversion, and signed integers with a small constant, go straight to the builder, which
+    lets numpy broadcast them."""
+    for name, (for_ints, for_floats, for_bools, compares) in _OPERATORS.items():
+        operations = {"int32": for_ints, "int64": for_ints}
+        if for_floats:
+            operations |= {"fp32": for_floats, "fp64": for_floats}
+        if for_bools:
+            operations["int1"] = for_bools
+        setattr(tl.core.tensor, name, _short_operator(getattr(tl.core.tensor, name), operations, compares))
+    _shorten_pointer_arithmetic()
+
+
+def _short_operator(slow: Any, operations: dict[str, str], compares: bool) -> Any:
+    builder, tensor, handle = interpreter.interpreter_builder, tl.core.tensor, interpreter.TensorHandle
+
+    def operator(self: Any, other: Any) -> Any:
+        scalar, left = self.dtype, self.handle
+        kind = scalar.name
+        operation = operations.get(kind)
+        if operation is None:
+            return slow(self, other)
+        if type(other) is tensor:
+            shape, right = _common_shape(self, other), other.handle
+            if other.dtype.name != kind:
+                if kind not in _INTEGERS or other.dtype.name not in _INTEGERS:
+                    return slow(self, other)
+                scalar = tl.int64
+                left = handle(left.data.astype(np.int64, copy=False), tl.int64)
+                right = handle(right.data.astype(np.int64, copy=False), tl.int64)
+        elif type(other) is int and kind in _INTEGERS and -(2**31) <= other < 2**31:
+            shape, right = _shape(self), handle(np.array([other], _INTEGERS[kind]), self.dtype)
+        else:
+            return slow(self, other)
+        if shape is None:
+            return slow(self, other)
+        scalar = tl.int1 if compares else scalar
+        return tensor(getattr(builder, operation)(left, right), tl.block_type(scalar, shape) if shape else scalar)
+
+    return operator
+
+
+def _shorten_pointer_arithmetic() -> None:
+    """A pointer, or a block of them, plus an integer or a block of them."""
+    builder, tensor = interpreter.interpreter_builder, tl.core.tensor
+    handle, slow = interpreter.TensorHandle, tensor.__add__
+
+    def add(self: Any, other: Any) -> Any:
+        if not self.dtype.is_ptr():
+            return slow(self, other)
+        if type(other) is tensor and other.dtype.name in _INTEGERS:
+            shape, right = _common_shape(self, other), other.handle
+        elif type(other) is int:
+            shape, right = _shape(self), handle(np.array([other], np.int64), tl.int64)
+        else:
+            return slow(self, other)
+        if shape is None:
+            return slow(self, other)
+        result = builder.create_addptr(self.handle, right)
+        return tensor(result, tl.block_type(self.dtype, shape) if shape else self.dtype)
+
+    tensor.__add__ = add
+
+
+def _shape(a: Any) -> Any:
+    return a.type.shape if a.type.is_block() else ()
+
+
+_shapes: dict[tuple[int, int], Any] = {}
+
+
+def _common_shape(a: Any, b: Any) -> Any:
+    """What two values broadcast to, () for scalars; None unless numpy and Triton agree on it."""
+    # Shapes are remembered objects (`_remember_shapes`), so their identity names them.
+    key = (id(a.shape), id(b.shape))
+    if key not in _shapes:
+        left, right = ([s.value for s in x.shape] for x in (a, b))
+        if left and right and len(left) != len(right):
+            _shapes[key] = None
+        elif left and right:
+            fits = all(1 in (m, n) or m == n for m, n in zip(left, right, strict=True))
+            _shapes[key] = [max(m, n) for m, n in zip(left, right, strict=True)] if fits else None
+        else:
+            _shapes[key] = left or right
+    return _shapes[key]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import event, given, settings, target
+from hypothesis import event, given, seed, settings, target
 
 from corpus.case import Case
 from oracles.check import check
@@ -24,10 +24,11 @@ from tests.record import Record
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
-def test_contract(path: KernelPath, device: torch.device, sweep: str, record: Record) -> None:
+def test_contract(path: KernelPath, part: tuple[int, int], device: torch.device, sweep: str, record: Record) -> None:
     reported: dict[Case, str] = {}
+    number, parts = part
 
-    @settings(settings.default)
+    @settings(max_examples=-(-settings.default.max_examples // parts))
     @given(cases(path=path, limits=INTERPRETER if device.type == "cpu" else GPU))
     def holds(case: Case) -> None:
         begin = time.perf_counter()
@@ -39,7 +40,7 @@ def test_contract(path: KernelPath, device: torch.device, sweep: str, record: Re
                 reported[case] = shrink_and_report(verdict, IMPLEMENTATION, device)
             pytest.fail(reported[case], pytrace=False)
 
-    holds()
+    (seed(number)(holds) if parts > 1 else holds)()
 
 
 def _tell_hypothesis(verdict: Any) -> None:
