@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tbe_kernels
 from corpus.case import Case
-from corpus.tensors import BatchTensors, batch_tensors, table_rows, torch_dtype
+from corpus.tensors import BatchTensors, batch_tensors, ids_and_lengths, table_rows, torch_dtype
 from oracles import interpreter
 from oracles.contract import Refusal, effective_batch
 from oracles.guards import GuardZones
@@ -35,8 +35,11 @@ COMPILE_TIME_TURNS: dict[str, tuple[Any, ...]] = {
     "block": (1024, 16),
     "accumulate_fp64": (True, True, True, False),
 }
-#: Run lengths at which a sweep puts the threshold, at the most.
+#: Run lengths at which a sweep puts the threshold, at the most, and at most so many with every merge at each.
 MOST_LENGTHS = 8
+FEW_LENGTHS = 3
+#: Gathers that a batch, and chunks that a run, are cut into at the most: beyond, widths of 1 and 2 grow with the case.
+MOST_PIECES = 128
 
 
 class TbeKernels:
@@ -76,20 +79,26 @@ class TbeKernels:
     def routings(self, case: Case, device: torch.device) -> Iterator[Routing]:
         """The case's own; all runs short; all long, by every merge; then chunks of 1, 2, the longest run and one less,
         and a threshold at each run length and one above, by every merge. Forward and backward knobs are independent,
-        so gather widths, bags a program and tiles take turns along the way."""
+        so gather widths, bags a program and tiles take turns along the way. Large cases get larger pieces."""
         lengths = sorted({n for k in sorted(set(case.order)) for n in run_lengths(case, k)})
         longest = lengths[-1] if lengths else 1
         changes: list[dict[str, Any]] = [{"long_run_threshold": longest + 1}]
         changes += [{"long_run_threshold": 1, "long_run_merge": merge} for merge in MERGES]
-        for chunk in sorted({1, 2, max(1, longest - 1), longest}):
+        small = -(-longest // MOST_PIECES)
+        for chunk in sorted({small, 2 * small, max(1, longest - 1), longest}):
             changes += [{"long_run_threshold": 1, "chunk_size": chunk, "long_run_merge": m} for m in MERGES]
         spread = lengths[:: -(-len(lengths) // MOST_LENGTHS)] if lengths else []
-        for threshold in sorted({t for n in spread for t in (n, n + 1)}):
-            changes += [{"long_run_threshold": threshold, "long_run_merge": m} for m in MERGES]
+        for place, threshold in enumerate(sorted({t for n in spread for t in (n, n + 1)})):
+            merges = MERGES if len(spread) <= FEW_LENGTHS else MERGES[place % len(MERGES) :][:1]
+            changes += [{"long_run_threshold": threshold, "long_run_merge": m} for m in merges]
+        lookups = max(len(ids_and_lengths(case, k)[0]) for k in set(case.order))
+        least = min(32, self.package.spec.next_power_of_two(max(1, lookups // MOST_PIECES)))
         turns = {**RUN_TIME_TURNS, **(COMPILE_TIME_TURNS if device.type == "cpu" else {})}
         seen = []
         for number, change in enumerate([{}, *changes]):
             turn = {knob: values[number % len(values)] for knob, values in turns.items()} if number else {}
+            for knob in turn.keys() & {"gather_width", "backward_gather_width"}:
+                turn[knob] = max(turn[knob], least)
             routing = {**case.routing, **turn, **change}
             if routing not in seen:
                 seen.append(routing)

@@ -126,8 +126,9 @@ def _call_builtins_directly() -> None:
     for module in (tl, tl.core, tl.math, tl.core.tensor):
         for name, patched in list(vars(module).items()):
             member = (getattr(patched, "__kwdefaults__", None) or {}).get("member")
-            if hasattr(member, "__wrapped__"):
-                setattr(module, name, _with_semantic(member.__wrapped__, semantic))
+            function = getattr(member, "__wrapped__", None)
+            if function is not None:
+                setattr(module, name, _with_semantic(function, semantic))
 
 
 def _with_semantic(function: Any, semantic: Any) -> Any:

@@ -27,8 +27,9 @@ from tests.record import Record
 def test_contract(path: KernelPath, part: tuple[int, int], device: torch.device, sweep: str, record: Record) -> None:
     reported: dict[Case, str] = {}
     number, parts = part
+    profile = settings.get_profile(settings.get_current_profile_name())
 
-    @settings(max_examples=-(-settings.default.max_examples // parts))
+    @settings(profile, max_examples=-(-profile.max_examples // parts))
     @given(cases(path=path, limits=INTERPRETER if device.type == "cpu" else GPU))
     def holds(case: Case) -> None:
         begin = time.perf_counter()
