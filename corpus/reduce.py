@@ -174,6 +174,42 @@ def _shorter_repeats(case: Case) -> Candidates:
                         yield put(_with(bag, place, row if fewer == 1 else (row, fewer)))
 
 
+def _closer_ids(case: Case) -> Candidates:
+    """The rows that a table's lookups name become its first ones, in the same order."""
+    for t in range(len(case.tables)):
+        named = sorted(_rows_named(case, t))
+        close = dict(zip(named, range(len(named)), strict=True))
+        batches = tuple(
+            replace(
+                b,
+                features=tuple(
+                    _renamed(f, close) if m == t else f for m, f in zip(case.feature_table_map, b.features, strict=True)
+                ),
+            )
+            for b in case.batches
+        )
+        yield _changed(case, batches=batches)
+
+
+def _rows_named(case: Case, table: int) -> set[int]:
+    rows = {
+        entry[0] if isinstance(entry, tuple) else entry
+        for batch in case.batches
+        for owner, bags in zip(case.feature_table_map, batch.features, strict=True)
+        for bag in (bags if owner == table and isinstance(bags, tuple) else ())
+        for entry in bag
+    }
+    return {row for row in rows if 0 <= row < case.tables[table].rows}
+
+
+def _renamed(bags: tuple[Bag, ...] | Sampled, names: dict[int, int]) -> tuple[Bag, ...] | Sampled:
+    if isinstance(bags, Sampled):
+        return bags
+    return tuple(
+        tuple((names.get(e[0], e[0]), e[1]) if isinstance(e, tuple) else names.get(e, e) for e in bag) for bag in bags
+    )
+
+
 def _smaller_ids(case: Case) -> Candidates:
     for bag, put in _each_bag(case):
         for place, entry in enumerate(bag):
@@ -249,6 +285,7 @@ PASSES = (
     _fewer_lookups,
     _shorter_repeats,
     _plainer_axes,
+    _closer_ids,
     _smaller_tables,
     _plainer_values,
     _plainer_routing,

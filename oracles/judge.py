@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from corpus.case import Case
-from corpus.tensors import table_rows
+from corpus.tensors import TableRows, table_rows
 from oracles import optimizers
 from oracles.compare import Finding, Place, Sharpness, bits, compare, compare_bits
 from oracles.implementation import Backward, Forward, Implementation, Routing, Trace
@@ -34,6 +34,18 @@ class Judgement:
     changed: bool = False
 
 
+def first_state(case: Case, tracked: tuple[TableRows, ...]) -> State:
+    """The optimizer's state before any step: zeros."""
+    rule = optimizers.RULES[case.optimizer.name]
+    return [
+        {
+            ours: torch.zeros(len(rows.values) if ours in rule.per_row else rows.values.shape, dtype=torch.float32)
+            for ours, _ in rule.state_names
+        }
+        for rows in tracked
+    ]
+
+
 class Judge:
     """Judges traces of one case."""
 
@@ -48,17 +60,6 @@ class Judge:
         if trace.damage:
             return Judgement([Finding(line) for line in trace.damage])
         return _TraceJudge(self, trace, implementation, routing).go()
-
-    def first_state(self) -> State:
-        """The optimizer's state before any step: zeros."""
-        rule = optimizers.RULES[self.case.optimizer.name]
-        return [
-            {
-                ours: torch.zeros(len(rows.values) if ours in rule.per_row else rows.values.shape, dtype=torch.float32)
-                for ours, _ in rule.state_names
-            }
-            for rows in self.tracked
-        ]
 
     def remember(self, key: tuple[Any, ...], weights: list[Tensor], state: State, work: Callable[[], Any]) -> Any:
         """`work()`, once for each key and bits of weights and state."""
@@ -77,7 +78,7 @@ class _TraceJudge:
         self.accumulator = implementation.accumulator(self.case, routing)
         self.route = "+".join(sorted(p.split(".", 1)[1] for p in trace.paths if "_run" in p))
         self.weights = [rows.values for rows in judge.tracked]
-        self.state = judge.first_state()
+        self.state = first_state(self.case, judge.tracked)
         self.learning_rate = self.case.optimizer.learning_rate
         self.warnings = self.backwards = 0
         self.result = Judgement()

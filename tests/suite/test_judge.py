@@ -1,0 +1,215 @@
+"""What the judge must not let pass: each way in which a trace can be wrong, planted in a right one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from corpus.case import Batch, Case, Optimizer, Table, Values
+from oracles.check import check
+from oracles.contract import Refusal
+from oracles.implementation import Backward, Forward, Routing, Trace
+from oracles.torch_reference import IMPLEMENTATION, TorchReference
+from strategies.cases import cases
+
+CASE = Case(
+    tables=(Table(4, 2), Table(3, 3)),
+    feature_table_map=(0, 1),
+    batches=(
+        Batch((((0, 1, 1), ()), ((2,), (-1, 0))), psw="trained"),
+        Batch((((3,), (1,)), ((9,), ())), psw="given"),
+    ),
+    order=(0, 0, 1, 1),
+    optimizer=Optimizer("EXACT_ROWWISE_ADAGRAD", 0.5, eps=0.25),
+    values=Values(grad_bits=2),
+)
+CPU = torch.device("cpu")
+Spoil = Callable[[Trace], None]
+
+
+class Spoiled(TorchReference):
+    """The reference, whose trace somebody changes before the judge sees it."""
+
+    def __init__(self, spoil: Spoil) -> None:
+        self.spoil = spoil
+
+    def run(self, case: Case, routing: Routing, device: torch.device) -> Trace:
+        """A right trace, spoiled."""
+        trace = copy.deepcopy(super().run(case, routing, device))
+        self.spoil(trace)
+        return trace
+
+
+def bump(tensor: torch.Tensor, *place: int) -> None:
+    """The next number up."""
+    tensor[place] = torch.nextafter(tensor[place], torch.tensor(torch.inf, dtype=tensor.dtype))
+
+
+def forward(trace: Trace, number: int = 0) -> Forward:
+    """The forward of a batch."""
+    step = trace.steps[2 * number]
+    assert isinstance(step, Forward)
+    return step
+
+
+def backward(trace: Trace, number: int = 0) -> Backward:
+    """The backward of a batch."""
+    step = trace.steps[2 * number + 1]
+    assert isinstance(step, Backward)
+    return step
+
+
+def _narrow_output(trace: Trace) -> None:
+    forward(trace).output = forward(trace).output.half()
+
+
+def _shorten_output(trace: Trace) -> None:
+    forward(trace).output = forward(trace).output[:1]
+
+
+def _lose_psw_gradient(trace: Trace) -> None:
+    backward(trace).psw_gradient = None
+
+
+def _invent_psw_gradient(trace: Trace) -> None:
+    backward(trace, 1).psw_gradient = torch.zeros(3)
+
+
+def _nan_in_an_empty_bag(trace: Trace) -> None:
+    forward(trace).output[1, 0] = torch.nan
+
+
+def _leave_a_gradient(trace: Trace) -> None:
+    backward(trace).weights_grad_is_none = False
+
+
+def _set(step: Callable[[Trace], object], name: str, value: object) -> Spoil:
+    return lambda trace: setattr(step(trace), name, value)
+
+
+SPOILS: dict[str, tuple[Spoil, str]] = {
+    "an output one ulp off": (lambda t: bump(forward(t).output, 0, 0), "1 of 10 outputs, batch 0"),
+    "a NaN for an empty bag": (_nan_in_an_empty_bag, "outputs"),
+    "an output of the wrong dtype": (_narrow_output, "output is"),
+    "an output of the wrong shape": (_shorten_output, "output is"),
+    "a touched weight one ulp off": (lambda t: bump(backward(t).weights[0], 1, 1), "weights of table 0"),
+    "an untouched weight changed": (lambda t: bump(backward(t).weights[0], 3, 0), "untouched rows changed"),
+    "a touched state one ulp off": (lambda t: bump(backward(t).state[0]["momentum1"], 1), "momentum1 of table 0"),
+    "an untouched state changed": (lambda t: bump(backward(t).state[1]["momentum1"], 1), "untouched rows changed"),
+    "a psw gradient one ulp off": (lambda t: bump(backward(t).psw_gradient, 2), "psw gradients"),  # type: ignore[arg-type]
+    "a psw gradient for a pruned id": (
+        lambda t: backward(t).psw_gradient.__setitem__(4, 0.5),  # type: ignore[union-attr]
+        "psw gradients",
+    ),
+    "no psw gradient": (_lose_psw_gradient, "per_sample_weights.grad has shape None"),
+    "a psw gradient nobody asked for": (_invent_psw_gradient, "nobody asked for it"),
+    "a warning not counted": (_set(lambda t: forward(t, 1), "warnings", 0), "bounds_check_warning = 0, expected 1"),
+    "a backward not counted": (_set(lambda t: backward(t, 1), "iterations", 1), "iter = 1, expected 2"),
+    "a gradient left on the weights": (_leave_a_gradient, "weights.grad is not None"),
+    "damage": (lambda t: t.damage.append("something was overwritten"), "something was overwritten"),
+    "a step missing": (lambda t: t.steps.pop(), "expected the backward of batch 1, found nothing"),
+    "a second step on one row": (
+        lambda t: backward(t).weights[0][1].copy_(backward(t).weights[0][1] * 2),
+        "weights of table 0",
+    ),
+}
+
+
+def test_the_right_trace_passes() -> None:
+    verdict = check(CASE, IMPLEMENTATION, CPU)
+    assert (verdict.status, verdict.findings, verdict.changed) == ("passed", [], True)
+
+
+@pytest.mark.parametrize("name", SPOILS)
+def test_a_spoiled_trace_fails(name: str) -> None:
+    spoil, headline = SPOILS[name]
+    verdict = check(CASE, Spoiled(spoil), CPU)
+    assert verdict.status == "failed"
+    assert headline in verdict.findings[0].headline
+
+
+FATAL = Case((Table(2, 1),), (0,), (Batch((((0,), (5,)),)),), (0, 0), bounds_check_mode="FATAL", optimizer=Optimizer())
+
+
+def test_a_refusal_has_to_name_the_right_place_and_change_nothing() -> None:
+    assert check(FATAL, IMPLEMENTATION, CPU).status == "passed"
+    right = Refusal("indices", 0, 1, 5, 2, 1)
+
+    def wrong_bag(trace: Trace) -> None:
+        trace.refusal = Refusal("indices", 0, 0, 5, 2, 1)
+
+    def no_refusal(trace: Trace) -> None:
+        trace.refusal = None
+
+    def changed(trace: Trace) -> None:
+        last = trace.steps[-1]
+        assert isinstance(last, Backward)
+        bump(last.weights[0], 0, 0)
+
+    for spoil, headline in ((wrong_bag, str(right)), (no_refusal, "gave None"), (changed, "after refusal changed")):
+        verdict = check(FATAL, Spoiled(spoil), CPU)
+        assert verdict.status == "failed"
+        assert headline in verdict.findings[0].headline
+
+
+class Crashing(TorchReference):
+    """Raises in the second routing of its two."""
+
+    def routings(self, case: Case, device: torch.device) -> Iterator[Routing]:
+        """Two, of which the second is bad."""
+        yield {}
+        yield {"crash": True}
+
+    def run(self, case: Case, routing: Routing, device: torch.device) -> Trace:
+        """A right trace, or a crash."""
+        if routing.get("crash"):
+            raise ZeroDivisionError("planted")
+        return super().run(case, routing, device)
+
+
+def test_a_crash_is_a_finding_and_its_routing_is_pinned() -> None:
+    verdict = check(CASE, Crashing(), CPU)
+    assert verdict.status == "failed"
+    assert verdict.findings[0].raised == "ZeroDivisionError"
+    assert verdict.case.routing == {"crash": True}
+
+
+class Choosy(TorchReference):
+    """Supports nothing, and would crash if it was run."""
+
+    def supports(self, case: Case) -> str | None:
+        """Why not."""
+        return "it does not want to"
+
+    def run(self, case: Case, routing: Routing, device: torch.device) -> Trace:
+        """Never called."""
+        raise AssertionError
+
+
+def test_an_unsupported_case_is_not_checked_and_not_passed() -> None:
+    verdict = check(CASE, Choosy(), CPU)
+    assert (verdict.status, verdict.reason) == ("not checked", "it does not want to")
+
+
+class Lazy(TorchReference):
+    """Claims a path that it never runs."""
+
+    def sweep_paths(self, case: Case) -> list[set[str]]:
+        """The promise."""
+        return [{"backward.long_run"}]
+
+
+def test_a_sweep_that_never_ran_its_path_fails() -> None:
+    verdict = check(CASE, Lazy(), CPU)
+    assert verdict.status == "failed"
+    assert "the sweep ran none of ['backward.long_run']" in verdict.findings[0].headline
+
+
+@settings(max_examples=150, derandomize=True, database=None, deadline=None)
+@given(case=cases())
+def test_the_reference_passes_its_own_judge(case: Case) -> None:
+    assert check(case, IMPLEMENTATION, CPU).findings == []
