@@ -256,10 +256,11 @@ def _plainer_axes(case: Case) -> Candidates:
 
 def _plainer_values(case: Case) -> Candidates:
     values = case.values
-    yield _changed(case, values=Values())
+    if values.mode == "general":
+        yield _changed(case, values=Values(seed=values.seed, specials=values.specials))
     yield _changed(case, values=replace(values, specials=False))
     yield _changed(case, values=replace(values, seed=0))
-    for name in ("weight_bits", "grad_bits", "psw_bits", "spread"):
+    for name in ("weight_bits", "grad_bits", "psw_bits") if values.mode == "exact" else ("spread",):
         for smaller in range(1, getattr(values, name)):
             change: Any = {name: smaller}
             yield _changed(case, values=replace(values, **change))

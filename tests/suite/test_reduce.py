@@ -45,7 +45,7 @@ def test_a_duplicate_reduces_to_one_bag_of_two_lookups() -> None:
     assert [list(expand(bag)) for bag in bags if bag] == [[0, 0]]
     assert (small.tables, len(small.batches), small.routing) == ((Table(1, 1),), 1, {})
     assert (small.optimizer, small.weights_dtype) == (Optimizer(), "float32")
-    assert small.values == Values(weight_bits=1, grad_bits=1, psw_bits=1, spread=1)
+    assert small.values == Values(weight_bits=1, grad_bits=1, psw_bits=1)
 
 
 def test_what_matters_is_kept() -> None:
