@@ -36,10 +36,10 @@ COMPILE_TIME_TURNS: dict[str, tuple[Any, ...]] = {
     "accumulate_fp64": (True, True, True, False),
 }
 #: Run lengths at which a sweep puts the threshold, at the most, and at most so many with every merge at each.
-MOST_LENGTHS = 8
+MOST_LENGTHS = 4
 FEW_LENGTHS = 3
 #: Gathers that a batch, and chunks that a run, are cut into at the most: beyond, widths of 1 and 2 grow with the case.
-MOST_PIECES = 128
+MOST_PIECES = 48
 
 
 class TbeKernels:

@@ -120,7 +120,9 @@ def batches(
 ) -> Batch:
     """One batch of about `steps` inner steps at the most; `crowded`: more often with many samples."""
     most_samples = max(1, min(5, steps // (8 * len(features))))
-    samples = draw(st.integers(0 if not needs.lookups else 1, most_samples))
+    samples = draw(st.integers(1, most_samples))
+    if not needs.lookups and draw(st.sampled_from(SELDOM)):
+        samples = 0
     if len(features) <= 2 and draw(st.sampled_from((False, False, True) if crowded else SELDOM)):
         samples = draw(st.sampled_from(MANY_SAMPLES))  # more than a block of offsets, or several programs of bags
     # A lookup costs a step a gathered tile, forward and backward.

@@ -79,18 +79,25 @@ def _heavy_hitters(draw: st.DrawFn, rows: int, count: int) -> list[int]:
 
 
 def _production(draw: st.DrawFn, rows: int, count: int) -> list[int]:
-    """Runs whose lengths follow the traces' histogram: hot rows first, then rows of ever fewer lookups."""
+    """Row after row, each with a run whose length follows the traces' histogram."""
     ids: list[int] = []
     row = draw(st.integers(0, rows - 1))
     while len(ids) < count:
-        q = draw(st.integers(0, QUANTILES - 1)) / QUANTILES * sum(RUN_LENGTH_SHARE)
-        octave = 0
-        while octave + 1 < len(RUN_LENGTH_SHARE) and q >= RUN_LENGTH_SHARE[octave]:
-            q -= RUN_LENGTH_SHARE[octave]
-            octave += 1
-        ids += [row] * min(2**octave, count - len(ids))
+        run = production_run(draw(st.integers(0, QUANTILES - 1)) / QUANTILES)
+        ids += [row] * min(run, count - len(ids))
         row = (row + 1) % rows
     return ids
+
+
+def production_run(quantile: float) -> int:
+    """The run length at a quantile: 1, 2, 4, ... such that lookups fall on each as `RUN_LENGTH_SHARE` says."""
+    rows = [share / 2**octave for octave, share in enumerate(RUN_LENGTH_SHARE)]
+    left = quantile * sum(rows)
+    for octave, share in enumerate(rows):
+        if left < share:
+            return 2**octave
+        left -= share
+    return 2 ** (len(rows) - 1)
 
 
 def _one_hot(draw: st.DrawFn, rows: int, count: int) -> list[int]:

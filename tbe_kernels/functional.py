@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -58,8 +59,8 @@ def lookup(
     `indices` int32 or int64 `[N]`; `offsets` int32 or int64 `[T * B + 1]`; `per_sample_weights` fp32 `[N]`, SUM only.
     The backward of the result updates `tables.weights` and the optimizer's state, and leaves `weights.grad` None.
 
-    Raises ValueError for an argument of the wrong type, shape, dtype or device, and BoundsCheckError (an IndexError) in
-    mode FATAL; nothing is changed then.
+    Raises ValueError for an argument of the wrong type, shape, dtype or device, BoundsCheckError (an IndexError) in
+    mode FATAL, and RuntimeError for tensors on a CPU in a process that does not interpret; nothing is changed then.
     """
     batch_size = _check_arguments(tables, indices, offsets, per_sample_weights)
     return _Lookup.apply(tables.weights, per_sample_weights, tables, indices.detach(), offsets.detach(), batch_size)
@@ -166,6 +167,10 @@ def _check_arguments(
 ) -> int:
     """The batch size, once every argument is known to fit; raises ValueError otherwise."""
     device, T = tables.weights.device, tables.layout.num_features
+    if device.type == "cpu" and not triton.knobs.runtime.interpret:
+        raise RuntimeError(
+            "weights: kernels run on a cpu only in Triton's interpreter: set TRITON_INTERPRET=1 at the start"
+        )
     for name, tensor in (("indices", indices), ("offsets", offsets), ("per_sample_weights", per_sample_weights)):
         if tensor is None and name == "per_sample_weights":
             continue

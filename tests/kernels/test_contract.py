@@ -26,15 +26,18 @@ from tests.record import Record
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
 def test_contract(path: KernelPath, part: tuple[int, int], device: torch.device, sweep: str, record: Record) -> None:
     reported: dict[Case, str] = {}
+    drawn = ran = 0
     number, parts = part
     profile = settings.get_profile(settings.get_current_profile_name())
 
     @settings(profile, max_examples=-(-profile.max_examples // parts))
     @given(cases(path=path, limits=INTERPRETER if device.type == "cpu" else GPU))
     def holds(case: Case) -> None:
+        nonlocal drawn, ran
         begin = time.perf_counter()
         verdict = check(case, IMPLEMENTATION, device, sweep, journal=True)
         record.add(verdict, time.perf_counter() - begin)
+        drawn, ran = drawn + 1, ran + (path.name in verdict.paths)
         _tell_hypothesis(verdict)
         if verdict.status == "failed":
             if case not in reported:
@@ -42,6 +45,7 @@ def test_contract(path: KernelPath, part: tuple[int, int], device: torch.device,
             pytest.fail(reported[case], pytrace=False)
 
     (seed(number)(holds) if parts > 1 else holds)()
+    assert ran >= drawn / 2, f"only {ran} of {drawn} examples ran {path.name}"
 
 
 def _tell_hypothesis(verdict: Any) -> None:

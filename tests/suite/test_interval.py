@@ -89,10 +89,9 @@ def nearest_by_fractions_of(exact: Fraction) -> float:
 @given(ends=st.lists(moderate, min_size=4, max_size=4), inside=st.tuples(st.floats(0, 1), st.floats(0, 1)))
 def test_intervals_hold_every_result(ends: list[float], inside: tuple[float, float]) -> None:
     """Any two fp32 numbers of two intervals have their results in the result's interval."""
-    a_lo, a_hi = sorted(ends[:2])
-    b_lo, b_hi = sorted(ends[2:])
-    x = np.float32(min(max(np.float32(a_lo + (a_hi - a_lo) * inside[0]), a_lo), a_hi))
-    y = np.float32(min(max(np.float32(b_lo + (b_hi - b_lo) * inside[1]), b_lo), b_hi))
+    a_lo, a_hi, b_lo, b_hi = *sorted(ends[:2]), *sorted(ends[2:])
+    x = np.clip(np.float32(a_lo + (a_hi - a_lo) * inside[0]), np.float32(a_lo), np.float32(a_hi))
+    y = np.clip(np.float32(b_lo + (b_hi - b_lo) * inside[1]), np.float32(b_lo), np.float32(b_hi))
     a, b = Interval(one(a_lo), one(a_hi)), Interval(one(b_lo), one(b_hi))
     with np.errstate(all="ignore"):
         pairs = [

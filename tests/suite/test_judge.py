@@ -87,6 +87,23 @@ def _leave_a_gradient(trace: Trace) -> None:
     backward(trace).weights_grad_is_none = False
 
 
+def _bump_psw_gradient(place: int) -> Spoil:
+    def spoil(trace: Trace) -> None:
+        gradient = backward(trace).psw_gradient
+        assert gradient is not None
+        bump(gradient, place)
+
+    return spoil
+
+
+def _lose_a_step(trace: Trace) -> None:
+    trace.steps.pop()
+
+
+def _step_twice(trace: Trace) -> None:
+    backward(trace).weights[0][1] *= 2
+
+
 def _set(step: Callable[[Trace], object], name: str, value: object) -> Spoil:
     return lambda trace: setattr(step(trace), name, value)
 
@@ -100,22 +117,16 @@ SPOILS: dict[str, tuple[Spoil, str]] = {
     "an untouched weight changed": (lambda t: bump(backward(t).weights[0], 3, 0), "untouched rows changed"),
     "a touched state one ulp off": (lambda t: bump(backward(t).state[0]["momentum1"], 1), "momentum1 of table 0"),
     "an untouched state changed": (lambda t: bump(backward(t).state[1]["momentum1"], 1), "untouched rows changed"),
-    "a psw gradient one ulp off": (lambda t: bump(backward(t).psw_gradient, 2), "psw gradients"),  # type: ignore[arg-type]
-    "a psw gradient for a pruned id": (
-        lambda t: backward(t).psw_gradient.__setitem__(4, 0.5),  # type: ignore[union-attr]
-        "psw gradients",
-    ),
+    "a psw gradient one ulp off": (_bump_psw_gradient(2), "psw gradients"),
+    "a psw gradient for a pruned id": (_bump_psw_gradient(4), "psw gradients"),
     "no psw gradient": (_lose_psw_gradient, "per_sample_weights.grad has shape None"),
     "a psw gradient nobody asked for": (_invent_psw_gradient, "nobody asked for it"),
     "a warning not counted": (_set(lambda t: forward(t, 1), "warnings", 0), "bounds_check_warning = 0, expected 1"),
     "a backward not counted": (_set(lambda t: backward(t, 1), "iterations", 1), "iter = 1, expected 2"),
     "a gradient left on the weights": (_leave_a_gradient, "weights.grad is not None"),
     "damage": (lambda t: t.damage.append("something was overwritten"), "something was overwritten"),
-    "a step missing": (lambda t: t.steps.pop(), "expected the backward of batch 1, found nothing"),
-    "a second step on one row": (
-        lambda t: backward(t).weights[0][1].copy_(backward(t).weights[0][1] * 2),
-        "weights of table 0",
-    ),
+    "a step missing": (_lose_a_step, "expected the backward of batch 1, found nothing"),
+    "a second step on one row": (_step_twice, "weights of table 0"),
 }
 
 

@@ -13,7 +13,7 @@ from oracles.tolerance import gamma, grid, sum_interval
 terms_lists = st.lists(st.floats(-(2.0**20), 2.0**20, width=32), min_size=1, max_size=60)
 
 
-def allowed(terms: np.ndarray, accumulator: torch.dtype = torch.float32):  # type: ignore[no-untyped-def]
+def allowed(terms: np.ndarray, accumulator: torch.dtype = torch.float32):
     x = torch.tensor(terms, dtype=torch.float64)
     count = torch.tensor(float(len(terms)), dtype=torch.float64)
     return sum_interval(x.sum(), x.abs().sum(), count, 0, grid(x), accumulator)
@@ -28,7 +28,7 @@ def test_grid_is_the_largest_power_of_two_that_divides_all() -> None:
 
 
 @given(terms=terms_lists, order=st.randoms(use_true_random=False))
-def test_any_order_of_fp32_addition_is_allowed(terms: list[float], order) -> None:  # type: ignore[no-untyped-def]
+def test_any_order_of_fp32_addition_is_allowed(terms: list[float], order) -> None:
     interval = allowed(np.array(terms))
     order.shuffle(terms)
     total = np.float32(0)

@@ -1,0 +1,31 @@
+"""Prints a digest of what the kernels leave on every small stored case; with `plain`, at the interpreter's own pace."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+
+from corpus.store import stored_cases
+from oracles.compare import bits
+from oracles.implementation import Forward
+from oracles.interpreter import pace
+from oracles.kernels import IMPLEMENTATION
+
+if __name__ == "__main__":
+    if sys.argv[1] == "plain":
+        pace.install = lambda: None
+    for stored in stored_cases():
+        if stored.path.stat().st_size > 1200:
+            continue
+        trace = IMPLEMENTATION.run(stored.case, stored.case.routing, torch.device("cpu"))
+        image = hashlib.sha256()
+        for step in trace.steps:
+            tensors = [step.output] if isinstance(step, Forward) else step.weights
+            for tensor in tensors:
+                image.update(bits(tensor).numpy().tobytes())
+        print(stored.id, image.hexdigest())

@@ -1,0 +1,154 @@
+"""The strategies: every hard place is reached, every draw is a case, exact mode is exact, skews look as claimed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, find, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
+
+from corpus.case import Case, Sampled
+from corpus.tensors import ids_and_lengths, table_rows
+from oracles import optimizers
+from oracles.judge import first_state
+from oracles.reference import ReferenceBatch
+from strategies.cases import cases
+from strategies.ids import RUN_LENGTH_SHARE, SKEWS, compressed, id_lists, production_run
+from strategies.regions import AIMED, REGIONS
+from strategies.routing import GPU
+from tbe_kernels.paths import PATHS
+
+search = settings(max_examples=3000, derandomize=True, database=None, deadline=None)
+
+
+@pytest.mark.parametrize("region", REGIONS)
+def test_region_is_reached(region: str) -> None:
+    path = next((path for path in PATHS if path.name == AIMED.get(region)), None)
+    find(cases(path=path), REGIONS[region], settings=search)
+
+
+def test_a_region_that_is_not_there_is_noticed() -> None:
+    with pytest.raises(NoSuchExample):
+        find(cases(), lambda case: case.num_features == 1000, settings=settings(search, max_examples=200))
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+def test_cases_aimed_at_a_path_meet_its_needs(path) -> None:
+    @settings(search, max_examples=150)
+    @given(cases(path=path))
+    def check(case: Case) -> None:
+        for knob, values in path.needs.knobs.items():
+            assert case.routing[knob] in values
+        for axis, values in path.needs.case.items():
+            assert getattr(case, axis) in values
+        if path.needs.lookups:
+            assert (ids_and_lengths(case, 0)[0] != -1).any()
+        if path.needs.trains_psw:
+            assert case.batches[0].psw == "trained"
+
+    check()
+
+
+@pytest.mark.parametrize("limits", [None, GPU], ids=["interpreter", "gpu"])
+def test_nothing_is_discarded(limits) -> None:
+    """Every draw is a case: no filter, no assume, and none of Hypothesis's complaints about size suppressed."""
+    drawn = 0
+
+    @settings(search, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+    @given(cases(limits=limits) if limits else cases())
+    def count(case: Case) -> None:
+        nonlocal drawn
+        drawn += 1
+
+    count()
+    assert drawn >= 297
+
+
+def exact_share(case: Case) -> tuple[int, int]:
+    """(exact, all) elements of the first forward and backward of a case."""
+    tracked = table_rows(case)
+    batch, weights = ReferenceBatch(case, 0, tracked), [rows.values for rows in tracked]
+    if batch.effective.refusal is not None:
+        return 0, 0
+    intervals = [batch.forward(weights, torch.float32)]
+    if case.order.count(0) == 2:
+        backward = batch.backward(weights, first_state(case, tracked), case.optimizer.learning_rate, torch.float32)
+        linear = case.optimizer.name == "EXACT_SGD"
+        intervals += [table.weights for table in backward.tables if linear]
+        intervals += [value for table in backward.tables for value in table.state.values()]
+        intervals += [backward.psw_gradient] if backward.psw_gradient else []
+    return sum(int(i.is_point().sum()) for i in intervals), sum(i.lo.numel() for i in intervals)
+
+
+def test_exact_mode_is_exact() -> None:
+    """Outputs, SGD weights, row-wise state and psw gradients of exact cases: nearly all are proved exact."""
+    counts = Counter[str]()
+
+    @settings(search, max_examples=400)
+    @given(cases().filter(lambda case: case.values.mode == "exact" and not case.values.specials))
+    def add(case: Case) -> None:
+        exact, every = exact_share(case)
+        counts.update(exact=exact, every=every)
+
+    add()
+    assert counts["exact"] / counts["every"] > 0.97
+
+
+def test_general_mode_is_not_exact() -> None:
+    """The control: the proof does not go through for values of many magnitudes."""
+    counts = Counter[str]()
+
+    @settings(search, max_examples=300)
+    @given(cases().filter(lambda case: case.values.mode == "general"))
+    def add(case: Case) -> None:
+        exact, every = exact_share(case)
+        counts.update(exact=exact, every=every)
+
+    add()
+    assert counts["every"] - counts["exact"] > 1000
+
+
+@pytest.mark.parametrize("skew", SKEWS)
+@given(data=st.data())
+def test_ids_are_rows_of_their_table(skew: str, data: st.DataObject) -> None:
+    rows, count = data.draw(st.integers(1, 40)), data.draw(st.integers(0, 30))
+    ids = data.draw(id_lists(rows=rows, count=count, skew=skew, pruned=data.draw(st.booleans())))
+    assert len(ids) == count
+    assert all(-1 <= i < rows for i in ids)
+
+
+def test_production_runs_look_like_the_traces() -> None:
+    """The share of lookups that fall on runs of each length, over all quantiles."""
+    share = np.array(RUN_LENGTH_SHARE) / sum(RUN_LENGTH_SHARE)
+    runs = np.array([production_run(q / 2**18) for q in range(2**18)])
+    lookups = np.array([runs[runs == 2**octave].sum() for octave in range(len(share))])
+    assert np.abs(lookups / lookups.sum() - share).max() < 0.005
+
+
+def test_compressed_bags_hold_the_same_lookups() -> None:
+    from corpus.case import expand
+
+    ids = [1, 1, 1, 2, 2, 2, 2, 0, 5, 5, 5, 5, 5]
+    bag = compressed(ids)
+    assert list(expand(bag)) == ids
+    assert bag == (1, 1, 1, (2, 4), 0, (5, 5))
+
+
+def test_large_cases_are_drawn_for_gpus_alone() -> None:
+    def sampled(case: Case) -> bool:
+        return any(isinstance(f, Sampled) for b in case.batches for f in b.features)
+
+    case = find(cases(limits=GPU), sampled, settings=search)
+    assert len(ids_and_lengths(case, max(case.order))[0]) >= 1
+    with pytest.raises(NoSuchExample):
+        find(cases(), sampled, settings=settings(search, max_examples=300))
+
+
+def test_optimizers_of_cases_are_those_of_the_oracle() -> None:
+    from corpus.case import OPTIMIZERS
+
+    assert set(OPTIMIZERS) == set(optimizers.RULES)
