@@ -39,7 +39,7 @@ COMPILE_TIME_TURNS: dict[str, tuple[Any, ...]] = {
 MOST_LENGTHS = 4
 FEW_LENGTHS = 3
 #: Gathers that a batch, and chunks that a run, are cut into at the most: beyond, widths of 1 and 2 grow with the case.
-MOST_PIECES = 48
+MOST_PIECES = 32
 
 
 class TbeKernels:
