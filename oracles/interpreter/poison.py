@@ -28,10 +28,10 @@ def install() -> None:
         finally:
             other_given = True
 
-    def masked_load(ptrs: Any, mask: Any, other: Any, cache_policy: Any, is_volatile: Any) -> Any:
+    def masked_load(ptrs: Any, mask: Any, other: Any, *rest: Any) -> Any:
         if not other_given and not mask.data.all():
             other = _poison(ptrs)
-        return builder_load(ptrs, mask, other, cache_policy, is_volatile)
+        return builder_load(ptrs, mask, other, *rest)
 
     semantic.load, builder.create_masked_load = load, masked_load
 
