@@ -16,7 +16,7 @@ Bag = tuple[int | tuple[int, int], ...]
 
 DTYPES = ("float32", "float16", "bfloat16")
 INTEGERS = ("int32", "int64")
-POOLING_MODES = ("SUM", "MEAN")
+POOLING_MODES = ("SUM", "MEAN", "NONE")
 BOUNDS_CHECK_MODES = ("FATAL", "WARNING", "IGNORE", "NONE")
 WEIGHT_DECAY_MODES = ("NONE", "L2", "DECOUPLE")
 OPTIMIZERS = ("EXACT_SGD", "EXACT_ROWWISE_ADAGRAD", "EXACT_ADAGRAD")
@@ -67,7 +67,8 @@ class Sampled(_Terse):
 
 @dataclass(frozen=True, repr=False)
 class Batch(_Terse):
-    """One batch. `features[f]` holds the bags of feature f, each feature with the same number of them.
+    """One batch. `features[f]` holds the bags of feature f, each feature with the same number of them, unless
+    `batch_size_per_feature_per_rank` says how many each has on each rank (a variable batch).
 
     `psw`: with per-sample weights, and whether their gradient is asked for ("none", "given", "trained").
     `learning_rate`: set before this batch's backward; None leaves it. `offsets_edits`: (place, value) pairs written
@@ -79,6 +80,11 @@ class Batch(_Terse):
     grad_layout: str = "contiguous"
     learning_rate: float | None = None
     offsets_edits: tuple[tuple[int, int], ...] = ()
+    batch_size_per_feature_per_rank: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def is_variable(self) -> bool:
+        return bool(self.batch_size_per_feature_per_rank)
 
 
 @dataclass(frozen=True, repr=False)
@@ -147,14 +153,27 @@ class Case(_Terse):
             yield ("backward" if batch in seen else "forward"), batch
             seen.add(batch)
 
-    def batch_size(self, batch: int) -> int:
-        """Samples of one batch."""
-        first = self.batches[batch].features[0]
-        return first.samples if isinstance(first, Sampled) else len(first)
+    def bag_starts(self, batch: int) -> tuple[int, ...]:
+        """The first bag of each feature of a batch, and their number last: `[T + 1]`."""
+        starts = [0]
+        for feature in self.batches[batch].features:
+            starts.append(starts[-1] + samples_of(feature))
+        return tuple(starts)
+
+    def feature_and_sample(self, batch: int, bag: int) -> tuple[int, int]:
+        """The feature that a bag of a batch belongs to, and its number among that feature's bags."""
+        starts = self.bag_starts(batch)
+        feature = max(f for f in range(self.num_features) if starts[f] <= bag)
+        return feature, bag - starts[feature]
 
     def is_sampled(self) -> bool:
         """Whether any feature is a distribution instead of ids."""
         return any(isinstance(f, Sampled) for b in self.batches for f in b.features)
+
+
+def samples_of(feature: tuple[Bag, ...] | Sampled) -> int:
+    """Bags of a feature."""
+    return feature.samples if isinstance(feature, Sampled) else len(feature)
 
 
 def expand(bag: Bag) -> Iterator[int]:
@@ -196,9 +215,15 @@ def _problems(case: Case) -> Iterator[str]:
     for k, batch in enumerate(case.batches):
         if len(batch.features) != case.num_features:
             yield f"batches[{k}].features: expected {case.num_features}, got {len(batch.features)}"
-        samples = {f.samples if isinstance(f, Sampled) else len(f) for f in batch.features}
-        if len(samples) > 1:
-            yield f"batches[{k}].features: expected the same number of samples in each, got {sorted(samples)}"
+        samples = [samples_of(f) for f in batch.features]
+        ranks = batch.batch_size_per_feature_per_rank
+        if not ranks and len(set(samples)) > 1:
+            yield f"batches[{k}].features: expected the same number of samples in each, got {samples}"
+        if ranks and ([sum(sizes) for sizes in ranks] != samples or len({len(sizes) for sizes in ranks}) > 1):
+            yield (
+                f"batches[{k}].batch_size_per_feature_per_rank: expected {samples} samples in all, "
+                f"over as many ranks each, got {ranks}"
+            )
     for k in set(case.order):
         if not 0 <= k < len(case.batches) or case.order.count(k) > 2:
             yield f"order: batch {k} does not exist, or is mentioned more than twice: {case.order}"
@@ -206,8 +231,10 @@ def _problems(case: Case) -> Iterator[str]:
         for k, batch in enumerate(case.batches):
             if batch.offsets_edits or _has_bad_ids(case, batch):
                 yield f"batches[{k}]: a bad id or offset is undefined with bounds_check_mode NONE"
-    if case.pooling_mode == "MEAN" and any(b.psw != "none" for b in case.batches):
-        yield "batches.psw: MEAN takes no per-sample weights"
+    if case.pooling_mode != "SUM" and any(b.psw != "none" for b in case.batches):
+        yield f"batches.psw: {case.pooling_mode} takes no per-sample weights"
+    if case.pooling_mode == "NONE" and len({case.tables[t].dim for t in case.feature_table_map}) > 1:
+        yield "tables: pooling_mode NONE needs one dim for all features"
 
 
 def _has_bad_ids(case: Case, batch: Batch) -> bool:

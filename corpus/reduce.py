@@ -83,7 +83,8 @@ def _fewer_features(case: Case) -> Candidates:
                 replace(
                     b,
                     features=tuple(b.features[f] for f in kept),
-                    offsets_edits=_moved(b, range(begin * case.batch_size(k), end * case.batch_size(k))),
+                    offsets_edits=_moved(b, range(case.bag_starts(k)[begin], case.bag_starts(k)[end])),
+                    batch_size_per_feature_per_rank=_chosen(b.batch_size_per_feature_per_rank, kept),
                 )
                 for k, b in enumerate(case.batches)
             )
@@ -107,11 +108,44 @@ def _fewer_samples(case: Case) -> Candidates:
                 halved = tuple(_halved(f, name) for f in batch.features)
                 yield _changed(case, batches=_with(case.batches, k, replace(batch, features=halved)))
             continue
-        for sample in range(case.batch_size(k)):
+        starts = case.bag_starts(k)
+        if batch.is_variable:
+            for f, bags in enumerate(batch.features):
+                for sample in range(len(bags) if isinstance(bags, tuple) else 0):
+                    yield _changed(case, batches=_with(case.batches, k, _without_sample(batch, f, sample, starts[f])))
+            continue
+        for sample in range(starts[1]):
             features = tuple(_without(f, sample) for f in batch.features if isinstance(f, tuple))
-            gone = range(sample, case.batch_size(k) * len(features), case.batch_size(k))
+            gone = range(sample, starts[-1], starts[1])
             fewer = replace(batch, features=features, offsets_edits=_moved(batch, gone))
             yield _changed(case, batches=_with(case.batches, k, fewer))
+
+
+def _without_sample(batch: Batch, f: int, sample: int, first: int) -> Batch:
+    """A variable batch without one sample of a feature, whose first bag is `first`."""
+    sizes = batch.batch_size_per_feature_per_rank
+    ends = [sum(sizes[f][: rank + 1]) for rank in range(len(sizes[f]))]
+    rank = next(r for r, end in enumerate(ends) if sample < end)
+    return replace(
+        batch,
+        features=_with(batch.features, f, _without(batch.features[f], sample)),  # type: ignore[arg-type]
+        offsets_edits=_moved(batch, range(first + sample, first + sample + 1)),
+        batch_size_per_feature_per_rank=_with(sizes, f, _with(sizes[f], rank, sizes[f][rank] - 1)),
+    )
+
+
+def _plainer_batches(case: Case) -> Candidates:
+    """Variable batches as plain ones, or with all samples on one rank."""
+    for k, batch in enumerate(case.batches):
+        if batch.is_variable:
+            one_rank = tuple((sum(sizes),) for sizes in batch.batch_size_per_feature_per_rank)
+            for sizes in ((), one_rank):
+                new = replace(batch, batch_size_per_feature_per_rank=sizes)
+                yield _changed(case, batches=_with(case.batches, k, new))
+
+
+def _chosen(items: tuple, kept: list[int]) -> tuple:
+    return tuple(items[f] for f in kept) if items else ()
 
 
 def _moved(batch: Batch, gone: range) -> tuple[tuple[int, int], ...]:
@@ -282,6 +316,7 @@ PASSES = (
     _fewer_features,
     _fewer_tables,
     _fewer_samples,
+    _plainer_batches,
     _simpler_edits,
     _fewer_lookups,
     _shorter_repeats,

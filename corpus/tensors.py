@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corpus.case import Batch, Case, CaseError, Sampled, expand
+from corpus.case import Case, CaseError, Sampled, expand
 
 #: A table of more elements is filled only in the rows that are in use, and around them.
 DENSE_ELEMENTS = 2**22
@@ -24,9 +24,9 @@ class BatchTensors:
     """The tensors of one batch, as a caller passes them. `grad_output` has the layout that the case asks for."""
 
     indices: Tensor  # [N]
-    offsets: Tensor  # [T * B + 1]
+    offsets: Tensor  # [bags + 1]
     per_sample_weights: Tensor | None  # fp32 [N]
-    grad_output: Tensor  # [B, total_D]
+    grad_output: Tensor  # in the shape of the output, see `output_places`
 
 
 @dataclass
@@ -100,7 +100,7 @@ def _sample(feature: Sampled, rows: int, stream: int) -> tuple[np.ndarray, np.nd
 
 def batch_tensors(case: Case, batch: int, device: torch.device) -> BatchTensors:
     """The tensors of one batch on `device`."""
-    given, seed = case.batches[batch], case.values.seed
+    given = case.batches[batch]
     ids, lengths = ids_and_lengths(case, batch)
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     for place, value in given.offsets_edits:
@@ -109,7 +109,7 @@ def batch_tensors(case: Case, batch: int, device: torch.device) -> BatchTensors:
     if given.psw != "none":
         psw = _place(torch.from_numpy(_psw_values(case, len(ids), batch)), device)
         psw.requires_grad_(given.psw == "trained")
-    grad = _grad_values(case, given, ids, lengths, random_bits(seed, 1000 + batch, 1))
+    grad = _grad_values(case, batch, ids, lengths)
     return BatchTensors(
         indices=_place(_narrow("ids", ids, case.indices_dtype), device),
         offsets=_place(_narrow("offsets", offsets, case.offsets_dtype), device),
@@ -130,7 +130,48 @@ def _place(tensor: Tensor, device: torch.device) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=device).copy_(tensor)
 
 
+@dataclass(frozen=True)
+class OutputPlaces:
+    """Where the output rows of each feature lie in the flat output: `of_feature[f]` int64 `[output rows, D]`.
+
+    An output row is a bag, or a lookup where nothing is pooled.
+    """
+
+    shape: tuple[int, ...]
+    of_feature: tuple[Tensor, ...]
+
+
+def output_places(case: Case, batch: int, lookups: np.ndarray) -> OutputPlaces:
+    """The layout of a batch's output and gradient. `lookups`: how many each feature has, once offsets are repaired.
+
+    `[B, total_D]`; flat and ordered (rank, feature, sample, column) for a variable batch; `[N, D]` without pooling.
+    """
+    dims, sizes = (
+        [case.tables[t].dim for t in case.feature_table_map],
+        case.batches[batch].batch_size_per_feature_per_rank,
+    )
+    starts, firsts = case.bag_starts(batch), []
+    if case.pooling_mode == "NONE":
+        ends = np.cumsum(lookups)
+        shape: tuple[int, ...] = (int(ends[-1]), dims[0])
+        firsts = [torch.arange(int(end - n), int(end)) * dims[0] for n, end in zip(lookups, ends, strict=True)]
+    elif sizes:
+        parts: list[list[Tensor]] = [[] for _ in dims]
+        element = 0
+        for rank in range(len(sizes[0])):
+            for f, dim in enumerate(dims):
+                parts[f].append(element + torch.arange(sizes[f][rank]) * dim)
+                element += sizes[f][rank] * dim
+        shape, firsts = (element,), [torch.cat(p) for p in parts]
+    else:
+        shape = (starts[1], sum(dims))
+        firsts = [torch.arange(starts[1]) * sum(dims) + sum(dims[:f]) for f in range(len(dims))]
+    return OutputPlaces(shape, tuple(first[:, None] + torch.arange(d) for first, d in zip(firsts, dims, strict=True)))
+
+
 def _lay_out(grad: Tensor, layout: str, device: torch.device) -> Tensor:
+    if grad.dim() == 1:
+        return _lay_out(grad[:, None], layout, device).squeeze(1)
     B, D = grad.shape
     if layout == "expanded":
         one = grad.flatten()[:1] if grad.numel() else grad.new_zeros(1)
@@ -160,32 +201,32 @@ def _psw_values(case: Case, count: int, batch: int) -> np.ndarray:
     return out
 
 
-def _grad_values(case: Case, given: Batch, ids: np.ndarray, lengths: np.ndarray, seed: np.ndarray) -> Tensor:
-    """fp32 `[B, total_D]`: NaN where a bag is empty, unless all samples have to share their gradient."""
-    values, T = case.values, case.num_features
-    B = len(lengths) // T
-    dims = [case.tables[t].dim for t in case.feature_table_map]
-    shared = given.grad_layout.startswith("expanded")
-    bits = random_bits(int(seed[0]), 0, B * sum(dims))
+def _grad_values(case: Case, number: int, ids: np.ndarray, lengths: np.ndarray) -> Tensor:
+    """fp32, in the shape of the output: NaN where a bag is empty, unless all samples have to share their gradient."""
+    values, given, starts = case.values, case.batches[number], case.bag_starts(number)
+    ends = np.concatenate(([0], np.cumsum(lengths)))
+    places = output_places(case, number, np.diff(ends[list(starts)]))
+    seed = int(random_bits(values.seed, 1000 + number, 1)[0])
+    bits = random_bits(seed, 0, int(np.prod(places.shape)))
     if values.mode == "exact":
         grad = _integers(bits, values.grad_bits)
     else:
         grad = _general(bits, min(values.spread, 8))
-    grad = grad.reshape(B, sum(dims))
-    if shared:
-        return torch.from_numpy(grad)
-    starts = np.concatenate(([0], np.cumsum(lengths)))
+    if given.grad_layout.startswith("expanded"):
+        return torch.from_numpy(grad.reshape(places.shape))
     live = np.concatenate(([0], np.cumsum(ids >= 0)))
-    counts = (live[starts[1:]] - live[starts[:-1]]).reshape(T, B)
-    columns = np.concatenate(([0], np.cumsum(dims)))
-    for f in range(T):
-        part = grad[:, columns[f] : columns[f + 1]]
+    counts = live[ends[1:]] - live[ends[:-1]]
+    for f, part in enumerate(p.numpy() for p in places.of_feature):
+        bags = slice(starts[f], starts[f + 1])
         if case.pooling_mode == "MEAN" and values.mode == "exact":
-            part *= np.maximum(counts[f], 1)[:, None]  # so that dividing by the count is exact
-        part[lengths.reshape(T, B)[f] == 0] = np.nan
+            grad[part] *= np.maximum(counts[bags], 1)[:, None]  # so that dividing by the count is exact
+        if case.pooling_mode == "NONE":
+            grad[part[ids[ends[bags.start] : ends[bags.stop]] == -1]] = np.nan
+        else:
+            grad[part[lengths[bags] == 0]] = np.nan
     if values.specials and grad.size:
         _plant_specials(grad, bits)
-    return torch.from_numpy(grad)
+    return torch.from_numpy(grad.reshape(places.shape))
 
 
 @functools.lru_cache(maxsize=8)
@@ -197,7 +238,7 @@ def table_rows(case: Case) -> tuple[TableRows, ...]:
     used: list[list[np.ndarray]] = [[] for _ in case.tables]
     for k, batch in enumerate(case.batches):
         ids, lengths = ids_and_lengths(case, k)
-        ends = np.concatenate(([0], np.cumsum(lengths.reshape(case.num_features, -1).sum(1))))
+        ends = np.concatenate(([0], np.cumsum(lengths)))[list(case.bag_starts(k))]
         for f, table in enumerate(case.feature_table_map):
             # Repaired offsets can move any id to any feature.
             some = ids if batch.offsets_edits else ids[ends[f] : ends[f + 1]]

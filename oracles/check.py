@@ -93,7 +93,7 @@ def _sweep(case: Case, implementation: Implementation, device: torch.device, swe
         return iter(routings[:1])
     if sweep == "all":
         return iter(routings)
-    work = sum(case.batch_size(k) * case.num_features + ids_and_lengths(case, k)[1].sum() for k in case.order)
+    work = sum(case.bag_starts(k)[-1] + ids_and_lengths(case, k)[1].sum() for k in case.order)
     work *= max(1, max(t.dim for t in case.tables) // WIDE)
     some = min(SOME, max(2, MOST_WORK // max(1, int(work))))
     keys = random_bits(int(case_id(case), 16), 0, len(routings))

@@ -31,7 +31,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class EffectiveBatch:
-    """A batch after the bounds check: `ids` `[N]` (-1 pruned, bad ones 0), `offsets` `[T * B + 1]` repaired.
+    """A batch after the bounds check: `ids` `[N]` (-1 pruned, bad ones 0), `offsets` `[bags + 1]` repaired.
 
     `warnings`: how many the check counts in mode WARNING. `refusal`: what mode FATAL raises, or None.
     """
@@ -46,7 +46,7 @@ def effective_batch(case: Case, batch: int) -> EffectiveBatch:
     """The batch as the contract reads it."""
     ids, lengths = ids_and_lengths(case, batch)
     right = np.concatenate(([0], np.cumsum(lengths)))
-    B = case.batch_size(batch)
+    starts = case.bag_starts(batch)
     given = right.copy()
     for place, value in case.batches[batch].offsets_edits:
         given[place] = value
@@ -59,16 +59,17 @@ def effective_batch(case: Case, batch: int) -> EffectiveBatch:
     changed = np.flatnonzero(offsets != given)
     refusal = None
     if len(changed):
-        refusal = _refuse_offsets(given, len(ids), B)
+        refusal = _refuse_offsets(case, batch, given, len(ids))
 
     rows = np.zeros(len(ids), np.int64)
     for f, table in enumerate(case.feature_table_map):
-        rows[offsets[f * B] : offsets[(f + 1) * B]] = case.tables[table].rows
+        rows[offsets[starts[f]] : offsets[starts[f + 1]]] = case.tables[table].rows
     bad = (ids < -1) | (ids >= rows)
     if bad.any() and refusal is None:
         place = int(np.flatnonzero(bad)[0])
         bag_number = int(np.searchsorted(offsets, place, side="right")) - 1
-        refusal = Refusal("indices", bag_number // B, bag_number % B, int(ids[place]), int(rows[place]), place)
+        feature, bag = case.feature_and_sample(batch, bag_number)
+        refusal = Refusal("indices", feature, bag, int(ids[place]), int(rows[place]), place)
     counted = case.bounds_check_mode == "WARNING"
     return EffectiveBatch(
         ids=np.where(bad, 0, ids),
@@ -78,13 +79,12 @@ def effective_batch(case: Case, batch: int) -> EffectiveBatch:
     )
 
 
-def _refuse_offsets(given: np.ndarray, N: int, B: int) -> Refusal:
+def _refuse_offsets(case: Case, batch: int, given: np.ndarray, N: int) -> Refusal:
     """The first offset that does not start at 0, decreases, or does not end at N."""
     last = len(given) - 1
     for place, value in enumerate(given):
         before = given[place - 1] if place else 0
         if value < before or (place == 0 and value != 0) or (place == last and value != N):
-            bag_number = min(place, max(last - 1, 0))
-            feature, bag = divmod(bag_number, B) if B else (0, 0)
+            feature, bag = case.feature_and_sample(batch, min(place, last - 1)) if last else (0, 0)
             return Refusal("offsets", feature, bag, int(value), N, place)
     raise AssertionError("offsets that a repair changes are malformed somewhere")

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-#: Bytes of pattern on each side; a multiple of what vector loads and allocators align to.
-MARGIN = 256
+#: Bytes of pattern on each side: a multiple of what vector loads and allocators align to, and more than the widest row
+#: of the strategies, so that a write one row off is told and does not tear up the heap.
+MARGIN = 2**13 + 2**8
 PATTERN = 7777
 #: Larger buffers are not filled (a table beyond 2**31 elements would cost seconds and its lazily mapped memory).
 MOST_FILLED = 2**24

@@ -118,16 +118,14 @@ class _TraceJudge:
         expected: Interval = self.judge.remember(
             key, self.weights, [], lambda: batch.forward(self.weights, self.accumulator)
         )
-        want = (tuple(expected.lo.shape), getattr(torch, self.case.output_dtype))
+        want = (batch.output.shape, getattr(torch, self.case.output_dtype))
         have = (tuple(step.output.shape), step.output.dtype)
         if have != want:
             return [Finding(f"output is {have[0]} {have[1]}, expected {want[0]} {want[1]}")]
 
-        def place(at: Place) -> str:
-            feature = next(f for f, part in enumerate(batch.features) if at[1] < part.columns.stop)
-            return f"output[sample {at[0]}, feature {feature}, col {at[1] - batch.features[feature].columns.start}]"
-
-        return compare(f"outputs, batch {step.batch}", expected, step.output, place, self._tally("forward"))
+        return compare(
+            f"outputs, batch {step.batch}", expected, step.output.reshape(-1), batch.place, self._tally("forward")
+        )
 
     def _backward(self, batch: ReferenceBatch, step: Backward) -> list[Finding]:
         self.backwards += 1

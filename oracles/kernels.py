@@ -25,6 +25,10 @@ RUN_TIME_TURNS: dict[str, tuple[Any, ...]] = {
     "short_run_programs": (1, 3),
     "long_run_programs": (3, 1),
     "check_programs": (1, 3),
+    "forward_programs": (1024, 1, 3),
+    "unpooled_programs": (1, 2),
+    "hoist_transpose_to_forward": (False, True, True),
+    "fused_bounds_check": (False, True),
 }
 #: The same for knobs that are compile-time constants; on a GPU each new value would cost a compilation.
 COMPILE_TIME_TURNS: dict[str, tuple[Any, ...]] = {
@@ -114,7 +118,7 @@ class TbeKernels:
                 longest = max([longest, *run_lengths(case, number)])
         if longest < 2:
             return []
-        return [{"backward.short_run"}, {"backward.long_run.atomic", "backward.long_run.ordered"}]
+        return [{"backward.short_run"}, {f"backward.long_run.{merge}" for merge in MERGES}]
 
     def describe_run(self, case: Case, routing: Routing, length: int) -> str:
         """Which way a run of `length` lookups goes."""
@@ -126,12 +130,12 @@ class TbeKernels:
 
 def run_lengths(case: Case, batch: int) -> list[int]:
     """How often each touched row of a batch is looked up."""
-    effective, B = effective_batch(case, batch), case.batch_size(batch)
+    effective, starts = effective_batch(case, batch), case.bag_starts(batch)
     lengths: list[int] = []
     for table in set(case.feature_table_map):
         features = [f for f, t in enumerate(case.feature_table_map) if t == table]
         ids = np.concatenate(
-            [effective.ids[effective.offsets[f * B] : effective.offsets[(f + 1) * B]] for f in features]
+            [effective.ids[effective.offsets[starts[f]] : effective.offsets[starts[f + 1]]] for f in features]
         )
         lengths += np.unique(ids[ids >= 0], return_counts=True)[1].tolist()
     return lengths
@@ -171,7 +175,12 @@ class Run:
                 tensors = batch_tensors(self.case, number, self.device)
                 before = _copies(tensors)
                 try:
-                    output = self.module(tensors.indices, tensors.offsets, tensors.per_sample_weights)
+                    output = self.module(
+                        tensors.indices,
+                        tensors.offsets,
+                        tensors.per_sample_weights,
+                        self.case.batches[number].batch_size_per_feature_per_rank or None,
+                    )
                 except self.package.BoundsCheckError as error:
                     trace.refusal = Refusal(error.kind, error.feature, error.bag, error.index, error.rows, error.place)
                     trace.steps.append(self.look(number, None))

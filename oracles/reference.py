@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from corpus.case import Case
-from corpus.tensors import BatchTensors, TableRows, batch_tensors
+from corpus.tensors import BatchTensors, OutputPlaces, TableRows, batch_tensors, output_places
 from oracles import optimizers
 from oracles.contract import EffectiveBatch, effective_batch
 from oracles.interval import Interval
@@ -42,13 +42,18 @@ class ExpectedBackward:
 
 @dataclass
 class _Feature:
-    """One feature's part of a batch. `places` are rows among the table's tracked ones; pruned ids have `padding`."""
+    """One feature's part of a batch. `places` are rows among the table's tracked ones; pruned ids have `padding`.
+
+    `pools`: where each pool of lookups, which becomes one output row, begins; `output` `[pools, D]` where that row lies
+    in the flat output; `counts` fp64 `[pools, 1]` how many of its lookups count.
+    """
 
     table: int
     span: slice  # of the batch's lookups
-    columns: slice  # of the output
     places: Tensor
-    offsets: Tensor  # [B]
+    pools: Tensor  # int64
+    output: Tensor
+    counts: Tensor
     padding: int
 
     def live(self) -> Tensor:
@@ -63,30 +68,34 @@ class ReferenceBatch:
         self.case, self.given = case, case.batches[number]
         self.effective: EffectiveBatch = effective_batch(case, number)
         self.tensors: BatchTensors = batch_tensors(case, number, torch.device("cpu"))
-        self.B = case.batch_size(number)
-        self.grad = self.tensors.grad_output.to(torch.float64)
+        self.grad = self.tensors.grad_output.to(torch.float64).reshape(-1)
         self.psw = None
         if self.tensors.per_sample_weights is not None:
             self.psw = self.tensors.per_sample_weights.detach().to(torch.float64)
         self.features: list[_Feature] = []
         if self.effective.refusal is not None:
             return
-        ids, offsets = torch.tensor(self.effective.ids), self.effective.offsets
-        columns = np.concatenate(([0], np.cumsum([case.tables[t].dim for t in case.feature_table_map])))
+        starts, offsets = case.bag_starts(number), torch.from_numpy(self.effective.offsets)
+        spans = offsets[list(starts)].tolist()
+        self.output: OutputPlaces = output_places(case, number, np.diff(spans))
+        ids = torch.tensor(self.effective.ids)
+        live = torch.cat((torch.zeros(1, dtype=torch.int64), torch.cumsum(ids >= 0, 0)))
         for f, table in enumerate(case.feature_table_map):
-            begin, end = int(offsets[f * self.B]), int(offsets[(f + 1) * self.B])
-            rows = tracked[table].rows
-            some = ids[begin:end]
+            begin, end = spans[f], spans[f + 1]
+            rows, some = tracked[table].rows, ids[begin:end]
             places = some if rows is None else torch.searchsorted(rows, some)
             padding = len(tracked[table].values)
             places = torch.where(some < 0, padding, places)
-            bag_starts = torch.from_numpy(offsets[f * self.B : (f + 1) * self.B] - begin)
-            column = slice(int(columns[f]), int(columns[f + 1]))
-            self.features.append(_Feature(table, slice(begin, end), column, places, bag_starts, padding))
-        live = np.concatenate(([0], np.cumsum(self.effective.ids >= 0)))
-        # Lookups that count, by bag: [B, T], like the columns of the output.
-        per_bag = torch.from_numpy(live[offsets[1:]] - live[offsets[:-1]]).to(torch.float64)
-        self.counts = per_bag.view(case.num_features, self.B).t()
+            # Without pooling, every lookup is a pool of its own.
+            bounds = offsets[starts[f] : starts[f + 1] + 1]
+            if case.pooling_mode == "NONE":
+                bounds = torch.arange(begin, end + 1)
+            counts = (live[bounds[1:]] - live[bounds[:-1]]).to(torch.float64)[:, None]
+            self.features.append(
+                _Feature(
+                    table, slice(begin, end), places, bounds[:-1] - begin, self.output.of_feature[f], counts, padding
+                )
+            )
 
     def run_lengths(self) -> list[Counter[int]]:
         """By table: how many lookups each (tracked) row has."""
@@ -95,31 +104,39 @@ class ReferenceBatch:
             lengths[feature.table].update(feature.places[feature.live()].tolist())
         return lengths
 
-    def _columns(self, per_feature: Tensor) -> Tensor:
-        """`[B, T]` -> `[B, total_D]`: each feature's number for each of its columns."""
-        widths = torch.tensor([self.case.tables[t].dim for t in self.case.feature_table_map])
-        return per_feature.repeat_interleave(widths, dim=1)
+    def place(self, at: tuple[int, ...]) -> str:
+        """The name of an element of the flat output."""
+        feature = next(f for f, part in enumerate(self.features) if (part.output == at[0]).any())
+        row, column = (self.features[feature].output == at[0]).nonzero()[0].tolist()
+        row_name = "lookup" if self.case.pooling_mode == "NONE" else "sample"
+        return f"output[feature {feature}, {row_name} {row}, col {column}]"
+
+    def _joined(self, parts: list[Tensor]) -> Tensor:
+        """Each feature's `[pools, D]` put where its output lies: flat."""
+        out = parts[0].new_zeros(int(np.prod(self.output.shape)))
+        places = torch.cat([feature.output.reshape(-1) for feature in self.features])
+        return out.index_put((places,), torch.cat([part.reshape(-1) for part in parts]))
 
     def _pool(self, leaves: list[Tensor], psw: Tensor | None, mode: str, sparse: bool) -> Tensor:
-        """Autograd's own pooling over all features: `[B, total_D]`."""
+        """Autograd's own pooling over all features: flat, in the order of the output."""
         parts = []
         for feature in self.features:
             leaf = leaves[feature.table]
-            if self.B == 0:
+            if len(feature.pools) == 0:
                 parts.append(leaf.new_zeros(0, leaf.shape[1]))
                 continue
             parts.append(
                 embedding_bag(
                     feature.places,
                     leaf,
-                    feature.offsets,
+                    feature.pools,
                     mode=mode.lower(),
                     sparse=sparse,
                     per_sample_weights=None if psw is None else psw[feature.span],
                     padding_idx=leaf.shape[0] - 1,
                 )
             )
-        return torch.cat(parts, dim=1)
+        return self._joined(parts)
 
     def _leaves(self, weights: list[Tensor], absolute: bool, trained: bool) -> list[Tensor]:
         out = []
@@ -130,14 +147,15 @@ class ReferenceBatch:
         return out
 
     def forward(self, weights: list[Tensor], accumulator: torch.dtype) -> Interval:
-        """What the output may be: `[B, total_D]`, as stored in the output dtype."""
+        """What the output may be, flat, as stored in the output dtype."""
         case = self.case
         psw = self.psw
         center = self._pool(self._leaves(weights, False, False), psw, "SUM", False)
         magnitude = self._pool(self._leaves(weights, True, False), None if psw is None else psw.abs(), "SUM", False)
-        steps = torch.stack([grid(weights[f.table][f.places[f.live()]]) for f in self.features])
-        step = self._columns(steps[None, :] * (1.0 if psw is None else grid(psw)))
-        counts = self._columns(self.counts)
+        psw_grid = 1.0 if psw is None else grid(psw)
+        steps = [grid(weights[f.table][f.places[f.live()]]) * psw_grid for f in self.features]
+        step = self._joined([s.expand(f.output.shape) for s, f in zip(steps, self.features, strict=True)])
+        counts = self._joined([f.counts.expand(f.output.shape) for f in self.features])
         total = sum_interval(center, magnitude, counts, 0 if psw is None else 1, step, accumulator)
         if case.pooling_mode == "MEAN":
             divisor = counts.clamp(min=1)
@@ -171,7 +189,7 @@ class ReferenceBatch:
         psw = self.psw
         if psw is not None:
             psw = (psw.abs() if absolute else psw.clone()).requires_grad_()
-        output = self._pool(leaves, psw, self.case.pooling_mode, sparse=True)
+        output = self._pool(leaves, psw, "MEAN" if self.case.pooling_mode == "MEAN" else "SUM", sparse=True)
         grad = self.grad.abs() if absolute else self.grad
         wanted: list[Any] = [*leaves, *([] if psw is None else [psw])]
         found: list[Any] = [None] * len(wanted)
@@ -192,15 +210,15 @@ class ReferenceBatch:
         """What the sum of a row's gradients may be, in fp32: `[touched, D]`."""
         lookups = torch.zeros(len(touched), dtype=torch.float64)
         step, roundings = torch.tensor(torch.inf, dtype=torch.float64), 0
-        for number, feature in enumerate(self.features):
+        for feature in self.features:
             if feature.table != table or len(touched) == 0:
                 continue
             live = feature.places[feature.live()]
             lookups.index_add_(0, torch.searchsorted(touched, live), torch.ones(len(live), dtype=torch.float64))
-            used = self.counts[:, number] > 0
-            terms = self.grad[used, feature.columns]
+            used = feature.counts[:, 0] > 0
+            terms = self.grad[feature.output[used]]
             if self.case.pooling_mode == "MEAN":
-                terms = terms / self.counts[used, number][:, None]
+                terms = terms / feature.counts[used]
                 inexact = terms.to(torch.float32).to(torch.float64) != terms
                 roundings = max(roundings, int((inexact & ~terms.isnan()).any()))
             step = torch.minimum(step, grid(terms))
@@ -213,9 +231,9 @@ class ReferenceBatch:
     ) -> Interval:
         """What the dot product of a row and its bag's gradient may be: `[N]`, fp32."""
         los, his = torch.zeros_like(center), torch.zeros_like(center)
-        for number, feature in enumerate(self.features):
+        for feature in self.features:
             w = weights[feature.table]
-            grads = self.grad[self.counts[:, number] > 0, feature.columns]
+            grads = self.grad[feature.output[feature.counts[:, 0] > 0]]
             step = grid(w[feature.places[feature.live()]]) * grid(grads)
             D = torch.tensor(float(w.shape[1]), dtype=torch.float64)
             part = sum_interval(center[feature.span], magnitude[feature.span], D, 1, step, accumulator)

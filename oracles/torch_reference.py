@@ -55,7 +55,9 @@ class TorchReference:
             if kind == "forward":
                 warnings += batch.effective.warnings
                 output = _middle(batch.forward(weights, torch.float64))
-                trace.steps.append(Forward(number, output.to(getattr(torch, case.output_dtype)), warnings))
+                trace.steps.append(
+                    Forward(number, output.view(batch.output.shape).to(getattr(torch, case.output_dtype)), warnings)
+                )
                 continue
             backwards += 1
             rate = rate if batch.given.learning_rate is None else batch.given.learning_rate

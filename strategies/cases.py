@@ -15,7 +15,6 @@ from corpus.case import (
     DTYPES,
     GRAD_LAYOUTS,
     INTEGERS,
-    POOLING_MODES,
     Bag,
     Batch,
     Case,
@@ -23,6 +22,7 @@ from corpus.case import (
     Sampled,
     Table,
     bag_length,
+    samples_of,
 )
 from strategies.bags import feature_bags
 from strategies.optimizers import RATES, fp32, optimizers
@@ -36,6 +36,7 @@ from tbe_kernels.paths import Eligibility, KernelPath
 COSTLY_RUN = 10
 SELDOM = (False,) * 9 + (True,)
 MANY_SAMPLES = (16, 17)
+POOLING = ("SUM", "SUM", "MEAN", "MEAN", "NONE")
 #: Orders of forwards (first mention) and backwards (second), by number of batches. A last forward may have no backward.
 ORDERS = {
     1: ((0, 0),),
@@ -48,12 +49,12 @@ ORDERS = {
 def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = INTERPRETER) -> Case:
     """Cases that the kernels can run, on a routing drawn with them; with `path`, cases that run that path."""
     needs = path.needs if path else Eligibility(lookups=False)
-    tables, features = draw(table_sets())
+    pooling_mode = draw(st.sampled_from(needs.case.get("pooling_mode", POOLING)))
+    tables, features = draw(table_sets(one_dim=pooling_mode == "NONE"))
     costly = max(t.dim for t in tables) > 512 or len(features) > 8
     routing = draw(routings(needs, limits, longest=COSTLY_RUN if costly else None))
     config = config_of(routing)
     optimizer = draw(optimizers())
-    pooling_mode = draw(st.sampled_from(needs.case.get("pooling_mode", POOLING_MODES)))
     modes = needs.case.get("bounds_check_mode", BOUNDS_CHECK_MODES)
     bounds_check_mode = draw(st.sampled_from(("WARNING", *modes)))  # the one mode that counts
     indices_dtype = draw(st.sampled_from(INTEGERS))
@@ -71,7 +72,7 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
             crowded=needs.repairs is not None,
         )
         drawn.append(draw(batch))
-    if limits.sampled and needs.run is None and draw(st.sampled_from((False, False, True))):
+    if limits.sampled and needs.run is None and not needs.variable and draw(st.sampled_from((False, False, True))):
         drawn[-1] = draw(sampled_batches(like=drawn[-1]))
     if bounds_check_mode != "NONE" and draw(st.sampled_from((False, True, True) if needs.repairs else SELDOM)):
         kind = draw(st.sampled_from((needs.repairs or "ids", "ids", "offsets")))
@@ -119,22 +120,27 @@ def batches(
     crowded: bool,
 ) -> Batch:
     """One batch of about `steps` inner steps at the most; `crowded`: more often with many samples."""
+    aimed = draw(st.integers(0, len(features) - 1))
     most_samples = max(1, min(5, steps // (8 * len(features))))
-    samples = draw(st.integers(1, most_samples))
-    if not needs.lookups and draw(st.sampled_from(SELDOM)):
-        samples = 0
-    if len(features) <= 2 and draw(st.sampled_from((False, False, True) if crowded else SELDOM)):
-        samples = draw(st.sampled_from(MANY_SAMPLES))  # more than a block of offsets, or several programs of bags
+    samples = [draw(st.integers(1, most_samples))] * len(features)
+    sizes: tuple[tuple[int, ...], ...] = ()
+    if needs.variable or draw(st.sampled_from(SELDOM)):
+        sizes = draw(rank_sizes(features=len(features), most=most_samples, aimed=aimed))
+        samples = [sum(of_feature) for of_feature in sizes]
+    elif not needs.lookups and draw(st.sampled_from(SELDOM)):
+        samples = [0] * len(features)
+    elif len(features) <= 2 and draw(st.sampled_from((False, False, True) if crowded else SELDOM)):
+        # More than a block of offsets, or several programs of bags.
+        samples = [draw(st.sampled_from(MANY_SAMPLES))] * len(features)
     # A lookup costs a step a gathered tile, forward and backward.
-    lookups = max(2, min(36, steps // 4 - len(features) * samples) // len(features))
+    lookups = max(2, min(36, steps // 4 - sum(samples)) // len(features))
     if max(tables[t].dim for t in features) > 512:
         lookups = min(lookups, COSTLY_RUN)
-    aimed = draw(st.integers(0, len(features) - 1))
     bags: list[tuple[Bag, ...]] = []
     for f, table in enumerate(features):
         run = needs.run if f == aimed else None
         rows = tables[table].rows
-        bags.append(draw(feature_bags(rows=rows, samples=samples, most=lookups, config=config, run=run)))
+        bags.append(draw(feature_bags(rows=rows, samples=samples[f], most=lookups, config=config, run=run)))
     if needs.lookups and not any(_live(bag) for feature in bags for bag in feature):
         bags[aimed] = ((0,) + bags[aimed][0], *bags[aimed][1:])
     return Batch(
@@ -142,7 +148,19 @@ def batches(
         psw=_psw(draw, needs) if takes_psw else "none",
         grad_layout=draw(st.sampled_from(GRAD_LAYOUTS)),
         learning_rate=draw(st.sampled_from((None, None, 0.5, 0.125))),
+        batch_size_per_feature_per_rank=sizes,
     )
+
+
+@st.composite
+def rank_sizes(draw: st.DrawFn, *, features: int, most: int, aimed: int) -> tuple[tuple[int, ...], ...]:
+    """Samples of each feature on each of up to three ranks, none of them now and then; the aimed feature has some."""
+    ranks = draw(st.integers(1, 3))
+    each = st.lists(st.integers(0, max(1, most // ranks)), min_size=ranks, max_size=ranks)
+    sizes = [tuple(draw(each)) for _ in range(features)]
+    if not any(sizes[aimed]):
+        sizes[aimed] = (*sizes[aimed][:-1], 1)
+    return tuple(sizes)
 
 
 def _psw(draw: st.DrawFn, needs: Eligibility) -> str:
@@ -158,7 +176,7 @@ def sampled_batches(draw: st.DrawFn, *, like: Batch) -> Batch:
     features = tuple(
         Sampled(samples, length, exponents[f % len(exponents)], seed + f) for f in range(len(like.features))
     )
-    return replace(like, features=features)
+    return replace(like, features=features, batch_size_per_feature_per_rank=())
 
 
 def _live(bag: Bag) -> int:
@@ -180,8 +198,8 @@ def spoiled(
     f = draw(st.integers(0, len(features) - 1))
     bags = batch.features[f]
     if isinstance(bags, Sampled) or kind == "offsets" or not bags:
-        samples = bags.samples if isinstance(bags, Sampled) else len(bags)
-        edit = st.tuples(st.integers(0, samples * len(features)), st.sampled_from((1, 1000, 0, 2, -1, -(2**31))))
+        places = sum(map(samples_of, batch.features))
+        edit = st.tuples(st.integers(0, places), st.sampled_from((1, 1000, 0, 2, -1, -(2**31))))
         edits = tuple(draw(st.lists(edit, min_size=1, max_size=2, unique_by=lambda e: e[0])))
         spoilt = replace(batch, offsets_edits=edits)
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from corpus.case import GRAD_LAYOUTS, Batch, Case, Sampled, bag_length, expand
+from corpus.case import GRAD_LAYOUTS, Batch, Case, Sampled, bag_length, expand, samples_of
 from strategies.routing import config_of
 
 Region = Callable[[Case], bool]
@@ -114,9 +114,20 @@ REGIONS: dict[str, Region] = {
     "the last bag empty": lambda c: any(n and n[-1] == 0 and sum(n) for n in _lengths(c)),
     "every other bag empty": lambda c: any(len(n) > 3 and not any(n[1::2]) and all(n[::2]) for n in _lengths(c)),
     "one giant bag": lambda c: any(len(n) > 2 and sum(n) == max(n) > 8 for n in _lengths(c)),
-    "no lookup at all": lambda c: any(c.batch_size(k) and not any(_bags(b)) for k, b in enumerate(c.batches)),
-    "no sample": lambda c: any(c.batch_size(k) == 0 for k in range(len(c.batches))),
-    "more samples than a small block of offsets": lambda c: any(c.batch_size(k) > 15 for k in range(len(c.batches))),
+    "no lookup at all": lambda c: any(c.bag_starts(k)[-1] and not any(_bags(b)) for k, b in enumerate(c.batches)),
+    "no sample": lambda c: any(c.bag_starts(k)[-1] == 0 for k in range(len(c.batches))),
+    "more samples than a small block of offsets": lambda c: any(c.bag_starts(k)[1] > 15 for k in range(len(c.batches))),
+    "a variable batch": lambda c: any(b.is_variable for b in c.batches),
+    "several ranks": lambda c: any(len(b.batch_size_per_feature_per_rank[0]) > 1 for b in c.batches if b.is_variable),
+    "a feature without samples beside one with some": lambda c: any(
+        b.is_variable and min(map(samples_of, b.features)) == 0 < max(map(samples_of, b.features)) for b in c.batches
+    ),
+    "a variable batch of several widths": lambda c: len(_widths(c)) > 1 and any(b.is_variable for b in c.batches),
+    "no pooling in a variable batch": lambda c: c.pooling_mode == "NONE" and any(b.is_variable for b in c.batches),
+    "bags walked in several strides": lambda c: (
+        max(c.bag_starts(k)[1] for k in range(len(c.batches)))
+        > config_of(c.routing).forward_programs * config_of(c.routing).bags_per_program
+    ),
     "features around 32": lambda c: c.num_features in (31, 32, 33),
     "features around 64": lambda c: c.num_features in (64, 65),
     "features around 128": lambda c: c.num_features in (128, 129),

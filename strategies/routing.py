@@ -19,6 +19,8 @@ REACHABLE: Mapping[str, tuple[int, ...]] = {
     "short_run_programs": (1, 2, 5),
     "long_run_programs": (1, 2, 5),
     "check_programs": (1, 2, 3),
+    "forward_programs": (1024, 1, 2, 3),
+    "unpooled_programs": (1, 2, 3),
 }
 #: Knobs that are drawn now and then and have their default otherwise; num_warps means nothing to the interpreter.
 SELDOM = ("max_block_d", "min_block_d", "tile_elements", "block", "accumulate_fp64", "num_warps")

@@ -17,8 +17,18 @@ MANY_FEATURES = (31, 32, 33, 64, 65, 128, 129)
 
 
 @st.composite
-def table_sets(draw: st.DrawFn) -> tuple[tuple[Table, ...], tuple[int, ...]]:
-    """(tables, feature_table_map): usually up to 3 tables and 4 features; sometimes one wide row, or many features."""
+def table_sets(draw: st.DrawFn, *, one_dim: bool = False) -> tuple[tuple[Table, ...], tuple[int, ...]]:
+    """(tables, feature_table_map): usually up to 3 tables and 4 features; sometimes one wide row, or many features.
+    `one_dim`: all tables as wide as the first."""
+    tables, features = draw(_table_sets())
+    if one_dim:
+        dim = tables[0].dim
+        tables = tuple(Table(min(t.rows, max(1, MOST_ELEMENTS // dim)), dim) for t in tables)
+    return tables, features
+
+
+@st.composite
+def _table_sets(draw: st.DrawFn) -> tuple[tuple[Table, ...], tuple[int, ...]]:
     kind = draw(st.sampled_from(("few",) * 17 + ("wide", "wide", "many")))
     if kind == "many":
         count = draw(st.sampled_from(MANY_FEATURES))

@@ -16,12 +16,16 @@ import torch
 MENUS: dict[str, tuple[object, ...] | None] = {
     "gather_width": (1, 2, 4, 8, 16, 32),
     "bags_per_program": None,
+    "forward_programs": None,
+    "unpooled_programs": None,
+    "fused_bounds_check": (False, True),
     "min_block_d": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048),
     "max_block_d": (16, 32, 64, 128, 256, 512, 1024, 2048),
     "backward_gather_width": (1, 2, 4, 8, 16, 32),
     "long_run_threshold": None,
     "chunk_size": None,
-    "long_run_merge": ("auto", "atomic", "ordered"),
+    "long_run_merge": ("auto", "atomic", "ordered", "fused"),
+    "hoist_transpose_to_forward": (False, True),
     "short_run_programs": None,
     "long_run_programs": None,
     "check_programs": None,
@@ -35,7 +39,7 @@ MENUS: dict[str, tuple[object, ...] | None] = {
 TARGETS: dict[str, dict[str, int]] = {
     "cuda": {},
     "hip": {"num_warps": 2},
-    "interpreter": {"short_run_programs": 2, "long_run_programs": 2, "check_programs": 1},
+    "interpreter": {"short_run_programs": 2, "long_run_programs": 2, "check_programs": 1, "unpooled_programs": 1},
 }
 
 
@@ -45,12 +49,16 @@ class KernelConfig:
 
     gather_width: int = 16  # forward: row loads in flight
     bags_per_program: int = 4  # forward: bags that one program pools, one after the other
+    forward_programs: int = 2**20  # forward: at most so many programs a bucket walk the bags
+    unpooled_programs: int = 256  # forward without pooling: programs a feature
+    fused_bounds_check: bool = False  # the forward judges ids on the way, instead of a launch of its own
     min_block_d: int = 16  # rows narrower than this share one block size
     max_block_d: int = 2048  # forward: columns of one tile; wider rows take several
     backward_gather_width: int = 8  # backward: gradient rows in flight
     long_run_threshold: int = 256  # a run of this many lookups, or more, is split
     chunk_size: int = 256  # lookups of a long run that one program sums
     long_run_merge: str = "auto"  # how chunk sums meet; see `merge`
+    hoist_transpose_to_forward: bool = False  # sort the lookups in the forward; the plan travels with autograd
     short_run_programs: int = 24576  # at most so many programs walk the short runs
     long_run_programs: int = 4096  # at most so many walk the chunks, and the long rows
     check_programs: int = 64  # bounds check: programs a feature
@@ -84,20 +92,19 @@ class KernelConfig:
 
     @property
     def merge(self) -> str:
-        """The merge of long runs that "auto" stands for now: "ordered" where torch is asked to be deterministic."""
+        """The merge of long runs that "auto" stands for now: "ordered" where torch is asked to be deterministic.
+
+        Raises RuntimeError for a merge that torch, asked to be deterministic, forbids.
+        """
         deterministic = torch.are_deterministic_algorithms_enabled()
         if self.long_run_merge == "auto":
             return "ordered" if deterministic else "atomic"
-        if self.long_run_merge == "atomic" and deterministic:
+        if self.long_run_merge != "ordered" and deterministic:
             raise RuntimeError(
-                "long_run_merge='atomic' adds in no fixed order, which torch.use_deterministic_algorithms(True) "
-                "forbids; use 'ordered' or 'auto'"
+                f"long_run_merge={self.long_run_merge!r} adds in no fixed order, which "
+                "torch.use_deterministic_algorithms(True) forbids; use 'ordered' or 'auto'"
             )
         return self.long_run_merge
-
-    def check_merge(self) -> None:
-        """Raise RuntimeError if the merge is one that torch, asked to be deterministic, forbids."""
-        _ = self.merge
 
     def forward_block(self, block_d: int) -> int:
         """Columns of a forward tile for rows of a bucket."""

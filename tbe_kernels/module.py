@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from tbe_kernels.config import KernelConfig, target_of
-from tbe_kernels.functional import EmbeddingTables, lookup
+from tbe_kernels.functional import lookup
 from tbe_kernels.optimizers import DEFAULTS, OptimizerState, OptimType
 from tbe_kernels.spec import BoundsCheckMode, PoolingMode, TableLayout, WeightDecayMode
+from tbe_kernels.tables import EmbeddingTables
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -63,6 +64,9 @@ class TableBatchedEmbeddingBags(nn.Module):
             ),
             min_block_d=config.min_block_d,
         )
+        dims = {layout.dims[t] for t in layout.feature_table_map}
+        if pooling_mode is PoolingMode.NONE and len(dims) > 1:
+            raise ValueError(f"embedding_specs: pooling_mode NONE needs one D for all features, got {sorted(dims)}")
         state = OptimizerState(
             optimizer, layout, device, learning_rate, weight_decay_mode, {"eps": eps, "weight_decay": weight_decay}
         )
@@ -71,9 +75,15 @@ class TableBatchedEmbeddingBags(nn.Module):
             self.weights, layout, pooling_mode, output_dtype, bounds_check_mode, state, config
         )
 
-    def forward(self, indices: Tensor, offsets: Tensor, per_sample_weights: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        indices: Tensor,
+        offsets: Tensor,
+        per_sample_weights: Tensor | None = None,
+        batch_size_per_feature_per_rank: Sequence[Sequence[int]] | None = None,
+    ) -> Tensor:
         """Pooled rows `[B, total_D]` of every bag; `tbe_kernels.functional.lookup` has shapes, dtypes and errors."""
-        return lookup(self.tables, indices, offsets, per_sample_weights)
+        return lookup(self.tables, indices, offsets, per_sample_weights, batch_size_per_feature_per_rank)
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Set the learning rate of every later backward, without synchronising. Raises ValueError if it is negative."""

@@ -27,17 +27,17 @@ DECOUPLE = tl.constexpr(WeightDecayMode.DECOUPLE.value)
 
 
 @triton.jit
-def exact_sgd(weight, grad, row, elements, mask, D, tables, WEIGHT_DECAY: tl.constexpr):
+def exact_sgd(weight, grad, row, elements, mask, D, rows, WEIGHT_DECAY: tl.constexpr):
     """w -= lr * g"""
-    return weight - tl.load(tables.hyper) * grad
+    return weight - tl.load(rows.hyper) * grad
 
 
 @triton.jit
-def exact_rowwise_adagrad(weight, grad, row, elements, mask, D, tables, WEIGHT_DECAY: tl.constexpr):
+def exact_rowwise_adagrad(weight, grad, row, elements, mask, D, rows, WEIGHT_DECAY: tl.constexpr):
     """m += mean(g'^2), one number a row; w = c * w - lr / (sqrt(m) + eps) * g"""
-    learning_rate = tl.load(tables.hyper)
-    decay = tl.load(tables.hyper + 2)
-    before = tl.load(tables.momentum1 + row)
+    learning_rate = tl.load(rows.hyper)
+    decay = tl.load(rows.hyper + 2)
+    before = tl.load(rows.momentum1 + row)
     decayed = grad
     if WEIGHT_DECAY == L2:
         decayed = grad + decay * weight
@@ -46,8 +46,8 @@ def exact_rowwise_adagrad(weight, grad, row, elements, mask, D, tables, WEIGHT_D
     sum_of_squares = before + mean_square
     # Every warp of the program loads the row's one number and one of them stores it: all of them have to load first.
     tl.debug_barrier()
-    tl.store(tables.momentum1 + row, sum_of_squares)
-    multiplier = tl.div_rn(learning_rate, tl.sqrt_rn(sum_of_squares) + tl.load(tables.hyper + 1))
+    tl.store(rows.momentum1 + row, sum_of_squares)
+    multiplier = tl.div_rn(learning_rate, tl.sqrt_rn(sum_of_squares) + tl.load(rows.hyper + 1))
     kept = weight
     if WEIGHT_DECAY == L2:
         kept = (1.0 - multiplier * decay) * weight
@@ -57,13 +57,13 @@ def exact_rowwise_adagrad(weight, grad, row, elements, mask, D, tables, WEIGHT_D
 
 
 @triton.jit
-def exact_adagrad(weight, grad, row, elements, mask, D, tables, WEIGHT_DECAY: tl.constexpr):
+def exact_adagrad(weight, grad, row, elements, mask, D, rows, WEIGHT_DECAY: tl.constexpr):
     """m += g^2; w -= lr * g / (sqrt(m) + eps)"""
-    sum_of_squares = tl.load(tables.momentum1 + elements, mask=mask, other=0.0) + grad * grad
-    tl.store(tables.momentum1 + elements, sum_of_squares, mask=mask)
+    sum_of_squares = tl.load(rows.momentum1 + elements, mask=mask, other=0.0) + grad * grad
+    tl.store(rows.momentum1 + elements, sum_of_squares, mask=mask)
     # Lanes beyond D divide by one, so that eps = 0 makes no NaN there.
-    root = tl.where(mask, tl.sqrt_rn(sum_of_squares) + tl.load(tables.hyper + 1), 1.0)
-    return weight - tl.div_rn(tl.load(tables.hyper) * grad, root)
+    root = tl.where(mask, tl.sqrt_rn(sum_of_squares) + tl.load(rows.hyper + 1), 1.0)
+    return weight - tl.div_rn(tl.load(rows.hyper) * grad, root)
 
 
 class OptimType(enum.Enum):

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tbe_kernels.backward import long_run, plan, psw_gradient, short_run
-from tbe_kernels.forward import bounds_check, generic
+from tbe_kernels.backward import long_run, long_run_fused, plan, psw_gradient, short_run
+from tbe_kernels.forward import bounds_check, generic, unpooled
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Eligibility:
     `knobs`: values of `KernelConfig` knobs. `case`: values of the batch's own axes (`pooling_mode`, ...).
     `run`: "short" or "long" if some row's run has to be that. `trains_psw`: per-sample weights that want a gradient.
     `lookups`: whether at least one lookup is needed. `repairs`: "offsets" or "ids" where the route has most to do if
-    these are malformed.
+    these are malformed. `variable`: whether the batch has to be a variable one.
     """
 
     knobs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -30,6 +30,7 @@ class Eligibility:
     trains_psw: bool = False
     lookups: bool = True
     repairs: str | None = None
+    variable: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,44 @@ PATHS: tuple[KernelPath, ...] = (
         "check.indices",
         "check",
         (bounds_check.check_indices_kernel,),
-        Eligibility(case=_CHECKED, repairs="ids"),
+        Eligibility(knobs={"fused_bounds_check": (False,)}, case=_CHECKED, repairs="ids"),
     ),
-    KernelPath("forward.pooled", "forward", (generic.pooled_forward_kernel,), Eligibility(lookups=False)),
-    KernelPath("backward.plan", "backward", (plan.sort_keys_kernel,)),
+    KernelPath(
+        "check.indices.fused",
+        "check",
+        (generic.pooled_forward_kernel, unpooled.unpooled_forward_kernel),
+        Eligibility(knobs={"fused_bounds_check": (True,)}, case=_CHECKED, repairs="ids"),
+    ),
+    KernelPath(
+        "forward.pooled",
+        "forward",
+        (generic.pooled_forward_kernel,),
+        Eligibility(case={"pooling_mode": ("SUM", "MEAN")}, lookups=False),
+    ),
+    KernelPath(
+        "forward.pooled.variable",
+        "forward",
+        (generic.pooled_forward_kernel,),
+        Eligibility(case={"pooling_mode": ("SUM", "MEAN")}, lookups=False, variable=True),
+    ),
+    KernelPath(
+        "forward.unpooled",
+        "forward",
+        (unpooled.unpooled_forward_kernel,),
+        Eligibility(case={"pooling_mode": ("NONE",)}),
+    ),
+    KernelPath(
+        "backward.plan",
+        "backward",
+        (plan.sort_keys_kernel,),
+        Eligibility(knobs={"hoist_transpose_to_forward": (False,)}),
+    ),
+    KernelPath(
+        "backward.plan.hoisted",
+        "backward",
+        (plan.sort_keys_kernel,),
+        Eligibility(knobs={"hoist_transpose_to_forward": (True,)}),
+    ),
     KernelPath("backward.short_run", "backward", (short_run.short_run_kernel,), Eligibility(run="short")),
     KernelPath(
         "backward.long_run.atomic",
@@ -71,6 +106,12 @@ PATHS: tuple[KernelPath, ...] = (
         "backward",
         (long_run.sum_chunks_kernel, long_run.step_long_runs_kernel),
         Eligibility(knobs={"long_run_merge": ("ordered",)}, run="long"),
+    ),
+    KernelPath(
+        "backward.long_run.fused",
+        "backward",
+        (long_run_fused.fused_long_runs_kernel,),
+        Eligibility(knobs={"long_run_merge": ("fused",)}, run="long"),
     ),
     KernelPath(
         "backward.psw_gradient",

@@ -24,6 +24,7 @@ class PoolingMode(enum.Enum):
 
     SUM = "SUM"
     MEAN = "MEAN"
+    NONE = "NONE"  # not at all: one output row a lookup
 
 
 class BoundsCheckMode(enum.Enum):
@@ -81,7 +82,8 @@ class Bucket:
     """The features and tables whose rows share one block size (`next_power_of_two(D)`).
 
     `features` in order; `first_key` and `end_key` bound the sort keys of its tables (see `TableLayout.key_base`);
-    `alignment` divides every D, column and table offset of the bucket, in elements.
+    `alignment` divides every D, column and table offset of the bucket, in elements, and `variable_alignment` also the
+    D of every other feature, on which the places of a variable batch depend.
     """
 
     block_d: int
@@ -89,6 +91,7 @@ class Bucket:
     first_key: int
     end_key: int
     alignment: int
+    variable_alignment: int
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,9 @@ class TableLayout:
             first = min(self.key_base[t] for t in tables)
             places = [self.dims[t] for t in tables] + [self.weights_offsets[t] for t in tables]
             places += [self.D_offsets[f] for f in features] + [self.total_D]
-            out.append(Bucket(block, features, first, first + sum(self.rows[t] for t in tables), _alignment(places)))
+            every = [*places, *(self.dims[t] for t in self.feature_table_map)]
+            end = first + sum(self.rows[t] for t in tables)
+            out.append(Bucket(block, features, first, end, _alignment(places), _alignment(every)))
         return tuple(out)
 
     def on(self, device: torch.device) -> DeviceLayout:

@@ -2,7 +2,7 @@
 
 `long_run_merge="atomic"`: chunks add into one fp32 workspace row a run; a second launch applies the step.
 `"ordered"`: each chunk stores a row of its own and the second launch adds them in order, so results are reproducible
-bit for bit. The launch boundary orders chunks before steps.
+bit for bit. The launch boundary orders chunks before steps. (`"fused"` needs no second launch: `long_run_fused`.)
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import torch
 import triton
 import triton.language as tl
 
-from tbe_kernels.backward.batch import Lookups, Tables
+from tbe_kernels.backward.chunks import sum_chunk
+from tbe_kernels.backward.operands import Lookups, Rows
 from tbe_kernels.backward.plan import BackwardPlan
-from tbe_kernels.backward.rows import feature_and_width, step_row, sum_gradients
-from tbe_kernels.config import KernelConfig
+from tbe_kernels.backward.rows import feature_and_width, gradient_tile, step_constants, step_row
+from tbe_kernels.batch import Batch
 from tbe_kernels.observe import took
-from tbe_kernels.optimizers import OptimizerState
-from tbe_kernels.spec import TableLayout
+from tbe_kernels.tables import EmbeddingTables
 
 
 @triton.jit(do_not_specialize=["B", "total_D", "bucket", "chunk_size", "max_D"])
@@ -41,16 +41,9 @@ def sum_chunks_kernel(
     columns = tl.arange(0, BLOCK_D)
     stride = max_D.to(tl.int64)
     for chunk in range(first_chunk + tl.program_id(0), end_chunk, tl.num_programs(0)):
-        owner = tl.load(long_runs.chunk_owner + chunk)
-        run = tl.load(long_runs.runs + owner)
-        start = tl.load(run_starts + run)
-        end = tl.load(run_starts + run + 1)
-        # The run's last chunk is chunk_ends[owner] - 1; its first one lies ceil(length / chunk_size) before that end.
-        run_chunk = tl.load(long_runs.chunk_ends + owner) - (end - start + chunk_size - 1) // chunk_size
-        first = start + (chunk - run_chunk) * chunk_size
-        last = tl.minimum(first + chunk_size, end)
-        _feature, D = feature_and_width(lookups, first, B, ALIGN)
-        total = sum_gradients(lookups, first, last, D, B, total_D, ALIGN, GATHER, BLOCK_D)
+        owner, _chunks, _start, D, total = sum_chunk(
+            chunk, lookups, run_starts, long_runs, B, total_D, chunk_size, ALIGN, GATHER, BLOCK_D
+        )
         if MERGE == "atomic":
             # Relaxed is enough: only the next launch reads the sums.
             tl.atomic_add(workspace + owner * stride + columns, total, mask=columns < D, sem="relaxed")
@@ -61,7 +54,7 @@ def sum_chunks_kernel(
 @triton.jit(do_not_specialize=["B", "bucket", "max_D"])
 def step_long_runs_kernel(
     workspace,
-    tables,
+    rows,
     lookups,
     run_starts,
     long_runs,
@@ -94,22 +87,17 @@ def step_long_runs_kernel(
                 grad += tl.sum(partial, axis=0)
         else:
             grad = tl.load(workspace + owner * stride + columns, mask=inside, other=0.0)
-        step_row(tables, feature, tl.load(lookups.keys + first), D, grad, RULE, WEIGHT_DECAY, ALIGN, BLOCK_D)
+        step_row(rows, feature, tl.load(lookups.keys + first), D, grad, RULE, WEIGHT_DECAY, ALIGN, BLOCK_D)
 
 
 def step_long_runs(
-    tables: Tables,
-    lookups: Lookups,
-    plan: BackwardPlan,
-    optimizer: OptimizerState,
-    layout: TableLayout,
-    batch_size: int,
-    config: KernelConfig,
+    tables: EmbeddingTables, batch: Batch, plan: BackwardPlan, rows: Rows, lookups: Lookups, merge: str
 ) -> None:
-    """Sum and step every row that at least `long_run_threshold` lookups touch."""
-    if plan.long is None:
+    """Sum and step every row that at least `long_run_threshold` lookups touch. `merge`: "atomic" or "ordered"."""
+    layout, config, long = tables.layout, tables.config, plan.long
+    if long is None:
         return
-    merge, long, device = config.merge, plan.long, tables.weights.device
+    device = tables.weights.device
     if merge == "ordered":
         workspace = torch.empty((long.chunk_owner.numel(), layout.max_D), dtype=torch.float32, device=device)
     else:
@@ -117,18 +105,13 @@ def step_long_runs(
     for number, bucket in enumerate(layout.buckets):
         if not bucket.features:
             continue
-        tile = {
-            "ALIGN": bucket.alignment,
-            "GATHER": config.backward_gather(bucket.block_d),
-            "BLOCK_D": bucket.block_d,
-            "num_warps": config.warps(bucket.block_d),
-        }
+        tile = gradient_tile(tables, bucket, batch)
         sum_chunks_kernel[(min(long.chunk_owner.numel(), config.long_run_programs),)](
             workspace,
             lookups,
             plan.run_starts,
             long,
-            batch_size,
+            batch.bags.batch_size,
             layout.total_D,
             number,
             config.chunk_size,
@@ -138,16 +121,15 @@ def step_long_runs(
         )
         step_long_runs_kernel[(min(long.runs.numel(), config.long_run_programs),)](
             workspace,
-            tables,
+            rows,
             lookups,
             plan.run_starts,
             long,
-            batch_size,
+            batch.bags.batch_size,
             number,
             layout.max_D,
             MERGE=merge,
-            RULE=optimizer.row.rule,
-            WEIGHT_DECAY=optimizer.weight_decay_mode.value,
+            **step_constants(tables),
             **tile,
         )
     took(f"backward.long_run.{merge}", plan.num_long_runs)

@@ -15,19 +15,34 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tbe_kernels.batch import Batch, feature_of
 from tbe_kernels.config import KernelConfig
 from tbe_kernels.observe import took
-from tbe_kernels.spec import DeviceLayout, TableLayout, index_dtype, next_power_of_two
+from tbe_kernels.spec import index_dtype, next_power_of_two
+from tbe_kernels.tables import EmbeddingTables
 
 
 @triton.jit(do_not_specialize=["B", "N", "total_rows"])
-def sort_keys_kernel(keys, indices, bags, key_base, B, N, total_rows, BLOCK: tl.constexpr):
+def sort_keys_kernel(
+    keys,
+    indices,
+    bags,  # of each lookup
+    places,
+    key_base,
+    check_rows,  # int64 [T]: read a bad id as row 0, or None
+    B,
+    N,
+    total_rows,
+    BLOCK: tl.constexpr,
+):
     """The sort key of each lookup: its linear row (tables in bucket order), or `total_rows` where it is pruned."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < N
     index = tl.load(indices + at, mask=inside, other=-1).to(tl.int64)
-    feature = tl.load(bags + at, mask=inside, other=0) // B
-    key = tl.load(key_base + feature, mask=inside, other=0) + index
+    feature = feature_of(places, tl.load(bags + at, mask=inside, other=0), B)
+    if check_rows is not None:
+        index = tl.where((index < -1) | (index >= tl.load(check_rows + feature)), 0, index)
+    key = tl.load(key_base + feature) + index
     key = tl.where(index >= 0, key, total_rows)
     tl.store(keys + at, key.to(keys.dtype.element_ty), mask=inside)
 
@@ -73,23 +88,26 @@ class BackwardPlan:
         return int(self.run_bounds[-1]) - self.num_long_runs()
 
 
-def plan_backward(
-    indices: Tensor,
-    offsets: Tensor,
-    batch_size: int,
-    layout: TableLayout,
-    on_device: DeviceLayout,
-    config: KernelConfig,
-) -> BackwardPlan:
+def plan_backward(tables: EmbeddingTables, batch: Batch) -> BackwardPlan:
     """Sort the N > 0 lookups of a batch by row and find its runs, its long runs and their chunks."""
-    N, device = indices.numel(), indices.device
-    bags = _bag_of_each_lookup(offsets, N)
+    config, on_device, total_rows = tables.config, tables.on_device, tables.layout.total_rows
+    N, device = batch.indices.numel(), batch.indices.device
+    bags = _bag_of_each_lookup(batch.offsets, N)
     keys = torch.empty(N, dtype=on_device.bucket_keys.dtype, device=device)
     block = min(config.block, next_power_of_two(N))
     sort_keys_kernel[(-(-N // block),)](
-        keys, indices, bags, on_device.key_base, batch_size, N, layout.total_rows, BLOCK=block
+        keys,
+        batch.indices,
+        bags,
+        batch.bags.places,
+        on_device.key_base,
+        batch.check_rows,
+        batch.bags.batch_size,
+        N,
+        total_rows,
+        BLOCK=block,
     )
-    took("backward.plan", lambda: N)
+    took("backward.plan.hoisted" if config.hoist_transpose_to_forward else "backward.plan", lambda: N)
     keys, order = torch.sort(keys, stable=True)
 
     starts_run = torch.ones(N, dtype=torch.bool, device=device)
@@ -97,7 +115,7 @@ def plan_backward(
     # Two more entries than there can be runs: run number N, the padding of `runs` below, starts and ends at N.
     run_starts = torch.nonzero_static(starts_run, size=N + 2, fill_value=N).squeeze(1)
     # Padding takes the key of pruned lookups, which is larger than any row's.
-    end = torch.full((1,), layout.total_rows, dtype=keys.dtype, device=device)
+    end = torch.full((1,), total_rows, dtype=keys.dtype, device=device)
     run_keys = torch.cat((keys, end))[run_starts[:-1]]
     run_bounds = torch.searchsorted(run_keys, on_device.bucket_keys)
     return BackwardPlan(
@@ -106,7 +124,7 @@ def plan_backward(
         order=order,
         run_starts=run_starts,
         run_bounds=run_bounds,
-        long=_find_long_runs(N, run_starts, run_keys < layout.total_rows, run_bounds, config),
+        long=_find_long_runs(N, run_starts, run_keys < total_rows, run_bounds, config),
     )
 
 

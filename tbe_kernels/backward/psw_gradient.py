@@ -1,6 +1,6 @@
 """The gradient of per-sample weights: `grad[i] = dot(W[idx_i], grad_output of its bag)`, 0 where the id is pruned.
 
-Runs before the rows are updated. Shaped like the forward: one program for `bags_per_program` bags of a feature.
+Runs before the rows are updated. Shaped like the forward: one program takes `bags_per_program` bags of a bucket.
 """
 
 from __future__ import annotations
@@ -10,93 +10,91 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tbe_kernels.config import KernelConfig
+from tbe_kernels.batch import Batch, locate_slot
 from tbe_kernels.observe import took
-from tbe_kernels.spec import DeviceLayout, TableLayout
+from tbe_kernels.tables import EmbeddingTables
 
 
-@triton.jit(do_not_specialize=["B", "total_D", "groups", "bags_per_program"])
+@triton.jit(do_not_specialize=["B", "total_D", "slots", "bags_per_program"])
 def psw_gradient_kernel(
     psw_gradient,  # fp32 [N]
-    grad_output,  # [B, total_D], contiguous
+    grad_output,  # contiguous
     weights,
     indices,
     offsets,
+    places,
+    bucket_list,
     features,
     weights_offsets,
     D_offsets,
+    check_rows,  # int64 [T]: read a bad id as row 0, or None
     B,
     total_D,
-    groups,
+    slots,
     bags_per_program,
     ALIGN: tl.constexpr,
     GATHER: tl.constexpr,
     BLOCK_D: tl.constexpr,
     ACCUMULATOR: tl.constexpr,
 ):
-    program = tl.program_id(0)
-    feature = tl.load(features + program // groups).to(tl.int64)
-    first_sample = (program % groups) * bags_per_program
-    column = tl.load(D_offsets + feature)
-    D = tl.multiple_of(tl.load(D_offsets + feature + 1) - column, ALIGN)
-    table = weights + tl.multiple_of(tl.load(weights_offsets + feature), ALIGN)
     lanes = tl.arange(0, GATHER)
-    for sample in range(first_sample, tl.minimum(first_sample + bags_per_program, B)):
-        bag = feature * B + sample
-        first = tl.load(offsets + bag).to(tl.int64)
-        last = tl.load(offsets + bag + 1).to(tl.int64)
-        grad_row = grad_output + tl.multiple_of((bag - feature * B) * total_D + column, ALIGN)
-        for place in range(first, last, GATHER):
-            at = place + lanes
-            index = tl.load(indices + at, mask=at < last, other=-1).to(tl.int64)
-            live = index >= 0
-            dot = tl.zeros([GATHER], dtype=ACCUMULATOR)
-            for tile in range(0, D, BLOCK_D):
-                columns = tile + tl.arange(0, BLOCK_D)
-                inside = columns < D
-                mask = live[:, None] & inside[None, :]
-                rows = tl.load(table + index[:, None] * D + columns[None, :], mask=mask, other=0.0).to(ACCUMULATOR)
-                grads = tl.load(grad_row + columns, mask=inside, other=0.0).to(ACCUMULATOR)
-                # A pruned lookup gets 0 also where its bag's gradient is NaN.
-                dot += tl.sum(tl.where(mask, rows * grads[None, :], 0.0), axis=1)
-            tl.store(psw_gradient + at, dot.to(tl.float32), mask=at < last)
+    for start in range(tl.program_id(0) * bags_per_program, slots, tl.num_programs(0) * bags_per_program):
+        for slot in range(start, tl.minimum(start + bags_per_program, slots)):
+            bag, feature, element = locate_slot(places, bucket_list, features, D_offsets, slot, B, total_D)
+            D = tl.load(D_offsets + feature + 1) - tl.load(D_offsets + feature)
+            D = tl.multiple_of(D, ALIGN)
+            table = weights + tl.multiple_of(tl.load(weights_offsets + feature), ALIGN)
+            grad_row = grad_output + tl.multiple_of(element, ALIGN)
+            first = tl.load(offsets + bag).to(tl.int64)
+            last = tl.load(offsets + bag + 1).to(tl.int64)
+            for place in range(first, last, GATHER):
+                at = place + lanes
+                index = tl.load(indices + at, mask=at < last, other=-1).to(tl.int64)
+                if check_rows is not None:
+                    index = tl.where((index < -1) | (index >= tl.load(check_rows + feature)), 0, index)
+                live = index >= 0
+                dot = tl.zeros([GATHER], dtype=ACCUMULATOR)
+                for tile in range(0, D, BLOCK_D):
+                    columns = tile + tl.arange(0, BLOCK_D)
+                    inside = columns < D
+                    mask = live[:, None] & inside[None, :]
+                    rows = tl.load(table + index[:, None] * D + columns[None, :], mask=mask, other=0.0).to(ACCUMULATOR)
+                    grads = tl.load(grad_row + columns, mask=inside, other=0.0).to(ACCUMULATOR)
+                    # A pruned lookup gets 0 also where its bag's gradient is NaN.
+                    dot += tl.sum(tl.where(mask, rows * grads[None, :], 0.0), axis=1)
+                tl.store(psw_gradient + at, dot.to(tl.float32), mask=at < last)
 
 
-def gradient_of_per_sample_weights(
-    grad_output: Tensor,
-    weights: Tensor,
-    indices: Tensor,
-    offsets: Tensor,
-    layout: TableLayout,
-    on_device: DeviceLayout,
-    config: KernelConfig,
-) -> Tensor:
+def gradient_of_per_sample_weights(tables: EmbeddingTables, batch: Batch, grad_output: Tensor) -> Tensor:
     """fp32 `[N]`, from the rows as they are now."""
-    batch_size = grad_output.shape[0]
-    gradient = torch.empty(indices.numel(), dtype=torch.float32, device=weights.device)
-    wide = weights.dtype == torch.float32 and config.accumulate_fp64
-    groups = -(-batch_size // config.bags_per_program)
-    for bucket, features in zip(layout.buckets, on_device.bucket_features, strict=True):
-        if not bucket.features:
+    layout, on_device, config, bags = tables.layout, tables.on_device, tables.config, batch.bags
+    gradient = torch.empty(batch.indices.numel(), dtype=torch.float32, device=tables.weights.device)
+    for number, bucket in enumerate(layout.buckets):
+        slots = bags.bucket_bags[number]
+        if slots == 0:
             continue
-        psw_gradient_kernel[(len(bucket.features) * groups,)](
+        groups = -(-slots // config.bags_per_program)
+        psw_gradient_kernel[(min(groups, config.forward_programs),)](
             gradient,
             grad_output,
-            weights,
-            indices,
-            offsets,
-            features,
+            tables.weights.detach(),
+            batch.indices,
+            batch.offsets,
+            bags.places,
+            bags.bucket_lists[number],
+            on_device.bucket_features[number],
             on_device.weights_offsets,
             on_device.D_offsets,
-            batch_size,
+            batch.check_rows,
+            bags.batch_size,
             layout.total_D,
-            groups,
+            slots,
             config.bags_per_program,
-            ALIGN=bucket.alignment,
+            ALIGN=bucket.variable_alignment if bags.is_variable else bucket.alignment,
             GATHER=config.gather(bucket.block_d),
             BLOCK_D=config.forward_block(bucket.block_d),
-            ACCUMULATOR=tl.float64 if wide else tl.float32,
+            ACCUMULATOR=tl.float64 if tables.accumulates_fp64 else tl.float32,
             num_warps=config.warps(config.forward_block(bucket.block_d)),
         )
-    took("backward.psw_gradient", indices.numel)
+    took("backward.psw_gradient", batch.indices.numel)
     return gradient

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
+
+from tbe_kernels.batch import Batch, feature_of
+from tbe_kernels.spec import Bucket
+from tbe_kernels.tables import EmbeddingTables
 
 
 @triton.jit
 def feature_and_width(lookups, first, B, ALIGN: tl.constexpr):
     """The feature of a sorted lookup, and the D of its table. Any lookup of a run will do: they share the table."""
-    feature = tl.load(lookups.bags + first) // B
+    feature = feature_of(lookups.places, tl.load(lookups.bags + first), B)
     D = tl.load(lookups.D_offsets + feature + 1) - tl.load(lookups.D_offsets + feature)
     return feature, tl.multiple_of(D, ALIGN)
+
+
+@triton.jit
+def gradient_starts(lookups, at, live, D, B, total_D):
+    """Where in `grad_output` the gradient rows of a block of sorted lookups begin."""
+    if lookups.gradient_rows is not None:
+        start = tl.load(lookups.gradient_rows + at, mask=live, other=0) * D
+    else:
+        bag = tl.load(lookups.bags + at, mask=live, other=0)
+        if lookups.places.output is not None:
+            start = tl.load(lookups.places.output + bag, mask=live, other=0)
+        else:
+            # The features of a run share its table, not its columns.
+            feature = bag // B
+            sample = (bag - feature * B).to(tl.int64)
+            start = sample * total_D + tl.load(lookups.D_offsets + feature, mask=live, other=0)
+    return start
 
 
 @triton.jit
@@ -26,18 +49,14 @@ def sum_gradients(
     for place in range(first, last, GATHER):
         at = place + lanes
         live = at < last
-        bag = tl.load(lookups.bags + at, mask=live, other=0)
-        # The features of a run share its table, not its columns.
-        feature = bag // B
-        sample = (bag - feature * B).to(tl.int64)
-        column = tl.load(lookups.D_offsets + feature, mask=live, other=0)
-        start = tl.multiple_of(sample * total_D + column, ALIGN)
+        start = tl.multiple_of(gradient_starts(lookups, at, live, D, B, total_D), ALIGN)
         grads = tl.load(
             lookups.grad_output + start[:, None] + columns[None, :], mask=live[:, None] & inside[None, :], other=0.0
         ).to(tl.float32)  # [GATHER, BLOCK_D]
         if lookups.per_sample_weights is not None:
             grads *= tl.load(lookups.per_sample_weights + at, mask=live, other=0.0)[:, None]
         if lookups.bag_counts is not None:
+            bag = tl.load(lookups.bags + at, mask=live, other=0)
             count = tl.load(lookups.bag_counts + bag, mask=live, other=1).to(tl.float32)
             grads = tl.div_rn(grads, tl.broadcast_to(count[:, None], [GATHER, BLOCK_D]))
         total += tl.sum(grads, axis=0)
@@ -46,7 +65,7 @@ def sum_gradients(
 
 @triton.jit
 def step_row(
-    tables,
+    rows,
     feature,
     key,  # of the row
     D,
@@ -59,9 +78,25 @@ def step_row(
     """One optimizer step on one row. The caller owns the row: plain loads and stores."""
     columns = tl.arange(0, BLOCK_D)
     inside = columns < D
-    row = key.to(tl.int64) - tl.load(tables.key_base + feature)
-    elements = tl.multiple_of(tl.load(tables.weights_offsets + feature) + row * D, ALIGN) + columns
-    weight = tl.load(tables.weights + elements, mask=inside, other=0.0).to(tl.float32)
-    state_row = tl.load(tables.hash_size_cumsum + feature) + row
-    weight = RULE(weight, grad, state_row, elements, inside, D, tables, WEIGHT_DECAY)
-    tl.store(tables.weights + elements, weight.to(tables.weights.dtype.element_ty), mask=inside)
+    row = key.to(tl.int64) - tl.load(rows.key_base + feature)
+    elements = tl.multiple_of(tl.load(rows.weights_offsets + feature) + row * D, ALIGN) + columns
+    weight = tl.load(rows.weights + elements, mask=inside, other=0.0).to(tl.float32)
+    state_row = tl.load(rows.hash_size_cumsum + feature) + row
+    weight = RULE(weight, grad, state_row, elements, inside, D, rows, WEIGHT_DECAY)
+    tl.store(rows.weights + elements, weight.to(rows.weights.dtype.element_ty), mask=inside)
+
+
+def step_constants(tables: EmbeddingTables) -> dict[str, Any]:
+    """The compile-time arguments of `step_row`."""
+    return {"RULE": tables.optimizer.row.rule, "WEIGHT_DECAY": tables.optimizer.weight_decay_mode.value}
+
+
+def gradient_tile(tables: EmbeddingTables, bucket: Bucket, batch: Batch) -> dict[str, Any]:
+    """The compile-time arguments of `sum_gradients`, and the warps of a program."""
+    config = tables.config
+    return {
+        "ALIGN": bucket.variable_alignment if batch.bags.is_variable else bucket.alignment,
+        "GATHER": config.backward_gather(bucket.block_d),
+        "BLOCK_D": bucket.block_d,
+        "num_warps": config.warps(bucket.block_d),
+    }

@@ -5,18 +5,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tbe_kernels.backward.batch import Lookups, Tables
+from tbe_kernels.backward.operands import Lookups, Rows
 from tbe_kernels.backward.plan import BackwardPlan
-from tbe_kernels.backward.rows import feature_and_width, step_row, sum_gradients
-from tbe_kernels.config import KernelConfig
+from tbe_kernels.backward.rows import feature_and_width, gradient_tile, step_constants, step_row, sum_gradients
+from tbe_kernels.batch import Batch
 from tbe_kernels.observe import took
-from tbe_kernels.optimizers import OptimizerState
-from tbe_kernels.spec import TableLayout
+from tbe_kernels.tables import EmbeddingTables
 
 
 @triton.jit(do_not_specialize=["B", "total_D", "bucket", "threshold"])
 def short_run_kernel(
-    tables,
+    rows,
     lookups,
     run_starts,
     run_bounds,
@@ -38,37 +37,26 @@ def short_run_kernel(
         if last - first < threshold:
             feature, D = feature_and_width(lookups, first, B, ALIGN)
             grad = sum_gradients(lookups, first, last, D, B, total_D, ALIGN, GATHER, BLOCK_D)
-            step_row(tables, feature, tl.load(lookups.keys + first), D, grad, RULE, WEIGHT_DECAY, ALIGN, BLOCK_D)
+            step_row(rows, feature, tl.load(lookups.keys + first), D, grad, RULE, WEIGHT_DECAY, ALIGN, BLOCK_D)
 
 
-def step_short_runs(
-    tables: Tables,
-    lookups: Lookups,
-    plan: BackwardPlan,
-    optimizer: OptimizerState,
-    layout: TableLayout,
-    batch_size: int,
-    config: KernelConfig,
-) -> None:
+def step_short_runs(tables: EmbeddingTables, batch: Batch, plan: BackwardPlan, rows: Rows, lookups: Lookups) -> None:
     """Sum and step every row that fewer than `long_run_threshold` lookups touch."""
+    layout, config = tables.layout, tables.config
     for number, bucket in enumerate(layout.buckets):
         if not bucket.features:
             continue
         most_runs = min(lookups.keys.numel(), bucket.end_key - bucket.first_key)
         short_run_kernel[(min(most_runs, config.short_run_programs),)](
-            tables,
+            rows,
             lookups,
             plan.run_starts,
             plan.run_bounds,
-            batch_size,
+            batch.bags.batch_size,
             layout.total_D,
             number,
             config.long_run_threshold,
-            RULE=optimizer.row.rule,
-            WEIGHT_DECAY=optimizer.weight_decay_mode.value,
-            ALIGN=bucket.alignment,
-            GATHER=config.backward_gather(bucket.block_d),
-            BLOCK_D=bucket.block_d,
-            num_warps=config.warps(bucket.block_d),
+            **step_constants(tables),
+            **gradient_tile(tables, bucket, batch),
         )
     took("backward.short_run", plan.num_short_runs)

@@ -1,19 +1,32 @@
-"""The bounds check: malformed offsets are repaired, ids that no row answers to are counted and replaced.
+"""The bounds check: malformed offsets are repaired, ids that no row answers to are counted and read as row 0.
 
-Three small kernels before the lookup. The caller's tensors stay as they are; repairs go to copies. Only FATAL reads a
-result back (it has to raise); the other modes leave their count on the device.
+Offsets first, in two small kernels; then the ids, in a kernel of their own or, with `fused_bounds_check`, inside the
+lookup. The caller's tensors stay as they are; repairs go to copies. Only FATAL reads a result back (it has to raise);
+the other modes leave their count on the device.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from tbe_kernels.config import KernelConfig
+from tbe_kernels.batch import Batch, lookups_of
 from tbe_kernels.observe import took
-from tbe_kernels.spec import BoundsCheckError, BoundsCheckMode, DeviceLayout, TableLayout, next_power_of_two
+from tbe_kernels.spec import BoundsCheckError, BoundsCheckMode, next_power_of_two
+from tbe_kernels.tables import EmbeddingTables
+
+
+class BoundsCheck(NamedTuple):
+    """What a kernel needs to judge ids, and where it reports."""
+
+    rows_per_table: Tensor  # int64 [T]
+    first_bad: Tensor  # int64 [2]: place of the first bad offset, of the first bad id; larger than any if none was seen
+    warnings: Tensor | None  # int64 [1]: grows by the bad ones; None if nobody counts
 
 
 @triton.jit(do_not_specialize=["n", "N"])
@@ -37,9 +50,9 @@ def _larger(a, b):
 
 
 @triton.jit(do_not_specialize=["n", "N"])
-def repair_offsets_kernel(repaired, first_bad, warnings, n, N, BLOCK: tl.constexpr, COUNT: tl.constexpr):
+def repair_offsets_kernel(repaired, first_bad, warnings, n, N, BLOCK: tl.constexpr):
     """One program; nothing to do unless `first_bad` names a place. The first offset becomes 0, each one the running
-    maximum clamped to [0, N], the last N; `warnings` counts the changed ones."""
+    maximum clamped to [0, N], the last N; `warnings`, if anybody counts, grows by the changed ones."""
     if tl.load(first_bad) < n:
         reached = tl.zeros([], dtype=tl.int64)
         changed = tl.zeros([], dtype=tl.int64)
@@ -53,8 +66,18 @@ def repair_offsets_kernel(repaired, first_bad, warnings, n, N, BLOCK: tl.constex
             tl.store(repaired + at, fixed.to(repaired.dtype.element_ty), mask=inside)
             changed += tl.sum((inside & (fixed != given)).to(tl.int64), axis=0)
             reached = tl.max(running, axis=0)
-        if COUNT:
+        if warnings is not None:
             tl.atomic_add(warnings, changed)
+
+
+@triton.jit
+def report_bad(check, bad, at, last):
+    """Count the bad ids of a block of lookups, and remember the first."""
+    count = tl.sum(bad.to(tl.int64), axis=0)
+    if count > 0:
+        if check.warnings is not None:
+            tl.atomic_add(check.warnings, count)
+        tl.atomic_min(check.first_bad + 1, tl.min(tl.where(bad, at, last), axis=0))
 
 
 @triton.jit(do_not_specialize=["B", "programs"])
@@ -62,20 +85,17 @@ def check_indices_kernel(
     indices,
     offsets,
     checked,  # like indices, or None: where the ids go, bad ones as row 0
-    rows_per_table,
-    first_bad,
-    warnings,
+    places,
+    check,
     B,
     programs,  # programs a feature
     BLOCK: tl.constexpr,
-    COUNT: tl.constexpr,
 ):
     """Walk one feature's ids, which lie side by side, and judge each against its own table."""
     feature = tl.program_id(0) // programs
     part = tl.program_id(0) % programs
-    rows = tl.load(rows_per_table + feature)
-    first = tl.load(offsets + feature.to(tl.int64) * B).to(tl.int64)
-    last = tl.load(offsets + (feature.to(tl.int64) + 1) * B).to(tl.int64)
+    rows = tl.load(check.rows_per_table + feature)
+    first, last = lookups_of(places, offsets, feature, B)
     for start in range(first + part * BLOCK, last, programs * BLOCK):
         at = start + tl.arange(0, BLOCK)
         inside = at < last
@@ -83,70 +103,64 @@ def check_indices_kernel(
         bad = (index < -1) | (index >= rows)
         if checked is not None:
             tl.store(checked + at, tl.where(bad, 0, index).to(checked.dtype.element_ty), mask=inside)
-        count = tl.sum(bad.to(tl.int64), axis=0)
-        if count > 0:
-            if COUNT:
-                tl.atomic_add(warnings, count)
-            tl.atomic_min(first_bad + 1, tl.min(tl.where(bad, at, last), axis=0))
+        report_bad(check, bad, at, last)
 
 
-def check_bounds(
-    indices: Tensor,
-    offsets: Tensor,
-    batch_size: int,
-    mode: BoundsCheckMode,
-    warnings: Tensor,
-    layout: TableLayout,
-    on_device: DeviceLayout,
-    config: KernelConfig,
-) -> tuple[Tensor, Tensor]:
-    """The ids and offsets to go on with; `warnings` (int64 `[1]`) grows by the bad ones if `mode` is WARNING.
+def check_offsets(tables: EmbeddingTables, batch: Batch) -> tuple[Batch, BoundsCheck | None]:
+    """The batch with its offsets repaired, and what is needed to judge its ids; None in mode NONE.
 
-    Raises BoundsCheckError in mode FATAL (the offsets are judged before the ids), and RuntimeError for FATAL inside a
-    graph capture, where nothing can be raised.
+    Raises RuntimeError for mode FATAL inside a graph capture, where nothing can be raised.
     """
+    mode = tables.bounds_check_mode
     if mode is BoundsCheckMode.NONE:
-        return indices, offsets
-    fatal, count = mode is BoundsCheckMode.FATAL, mode is BoundsCheckMode.WARNING
-    if fatal and indices.is_cuda and torch.cuda.is_current_stream_capturing():
+        return batch, None
+    if mode is BoundsCheckMode.FATAL and batch.indices.is_cuda and torch.cuda.is_current_stream_capturing():
         raise RuntimeError("bounds_check_mode FATAL has to read its result, which a graph capture forbids; use WARNING")
-    n, N = offsets.numel(), indices.numel()
-    repaired = torch.empty_like(offsets)
-    checked = None if fatal else torch.empty_like(indices)
-    # The places of the first bad offset and of the first bad id; larger than either while none was seen.
-    first_bad = torch.full((2,), n + N, dtype=torch.int64, device=indices.device)
-    block = min(config.block, next_power_of_two(n))
-    check_offsets_kernel[(-(-n // block),)](offsets, repaired, first_bad, n, N, BLOCK=block)
-    repair_offsets_kernel[(1,)](repaired, first_bad, warnings, n, N, BLOCK=block, COUNT=count)
+    n, N = batch.offsets.numel(), batch.indices.numel()
+    warnings = tables.bounds_check_warning if mode is BoundsCheckMode.WARNING else None
+    first_bad = torch.full((2,), n + N, dtype=torch.int64, device=batch.indices.device)
+    repaired = torch.empty_like(batch.offsets)
+    block = min(tables.config.block, next_power_of_two(n))
+    check_offsets_kernel[(-(-n // block),)](batch.offsets, repaired, first_bad, n, N, BLOCK=block)
+    repair_offsets_kernel[(1,)](repaired, first_bad, warnings, n, N, BLOCK=block)
     took("check.offsets", lambda: n)
-    if N > 0 and batch_size > 0:
-        check_indices_kernel[(layout.num_features * config.check_programs,)](
-            indices,
-            repaired,
-            checked,
-            on_device.rows_per_table,
-            first_bad,
-            warnings,
-            batch_size,
-            config.check_programs,
-            BLOCK=min(config.block, next_power_of_two(N)),
-            COUNT=count,
-        )
-        took("check.indices", lambda: N)
-    if fatal:
-        _raise_first(first_bad.tolist(), indices, offsets, batch_size, layout)
-    return (indices if checked is None else checked), repaired
+    check = BoundsCheck(tables.on_device.rows_per_table, first_bad, warnings)
+    return replace(batch, offsets=repaired), check
 
 
-def _raise_first(first_bad: list[int], indices: Tensor, offsets: Tensor, batch_size: int, layout: TableLayout) -> None:
-    """Raise for the first bad offset, else for the first bad id, if there is one."""
-    n, N = offsets.numel(), indices.numel()
-    place, lookup = first_bad
+def check_indices(tables: EmbeddingTables, batch: Batch, check: BoundsCheck) -> Batch:
+    """The batch with every bad id read as row 0, in a launch of its own. In mode FATAL the ids stay: it will raise."""
+    N = batch.indices.numel()
+    if N == 0:
+        return batch
+    fatal = tables.bounds_check_mode is BoundsCheckMode.FATAL
+    checked = None if fatal else torch.empty_like(batch.indices)
+    check_indices_kernel[(tables.layout.num_features * tables.config.check_programs,)](
+        batch.indices,
+        batch.offsets,
+        checked,
+        batch.bags.places,
+        check,
+        batch.bags.batch_size,
+        tables.config.check_programs,
+        BLOCK=min(tables.config.block, next_power_of_two(N)),
+    )
+    took("check.indices", lambda: N)
+    return batch if checked is None else replace(batch, indices=checked)
+
+
+def raise_first_bad(tables: EmbeddingTables, check: BoundsCheck, given: Batch) -> None:
+    """In mode FATAL, raise BoundsCheckError for the first bad offset, else for the first bad id. Synchronises.
+
+    `given`: the batch as the caller passed it.
+    """
+    n, N = given.offsets.numel(), given.indices.numel()
+    place, lookup = check.first_bad.tolist()
     if place < n:
-        feature, bag = divmod(min(place, n - 2), batch_size) if batch_size else (0, 0)
-        raise BoundsCheckError("offsets", feature, bag, int(offsets[place]), N, place)
+        feature, bag = given.bags.feature_and_sample(min(place, n - 2)) if n > 1 else (0, 0)
+        raise BoundsCheckError("offsets", feature, bag, int(given.offsets[place]), N, place)
     if lookup < N:
-        bag_number = int(torch.searchsorted(offsets, offsets.new_full((), lookup), right=True)) - 1
-        feature, bag = divmod(bag_number, batch_size)
-        rows = layout.rows[layout.feature_table_map[feature]]
-        raise BoundsCheckError("indices", feature, bag, int(indices[lookup]), rows, lookup)
+        bag_number = int(torch.searchsorted(given.offsets, given.offsets.new_full((), lookup), right=True)) - 1
+        feature, bag = given.bags.feature_and_sample(bag_number)
+        rows = tables.layout.rows[tables.layout.feature_table_map[feature]]
+        raise BoundsCheckError("indices", feature, bag, int(given.indices[lookup]), rows, lookup)

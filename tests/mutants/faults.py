@@ -43,7 +43,8 @@ FAULTS = (
         "an empty bag is not written",
         "forward/generic.py",
         "tl.store(out_row + columns, total.to(output.dtype.element_ty), mask=inside)",
-        "if first < last:\n                tl.store(out_row + columns, total.to(output.dtype.element_ty), mask=inside)",
+        "if first < last:\n"
+        "                    tl.store(out_row + columns, total.to(output.dtype.element_ty), mask=inside)",
         "forward.pooled",
     ),
     # Duplicates, runs, shared tables.
@@ -70,7 +71,7 @@ FAULTS = (
     ),
     Fault(
         "chunks overlap by one lookup",
-        "backward/long_run.py",
+        "backward/chunks.py",
         "last = tl.minimum(first + chunk_size, end)",
         "last = tl.minimum(first + chunk_size + 1, end)",
         "backward.long_run.atomic",
@@ -78,8 +79,8 @@ FAULTS = (
     Fault(
         "the first feature's columns for the whole run",
         "backward/rows.py",
-        "column = tl.load(lookups.D_offsets + feature, mask=live, other=0)",
-        "column = tl.load(lookups.D_offsets + tl.load(lookups.bags + first) // B)",
+        "start = sample * total_D + tl.load(lookups.D_offsets + feature, mask=live, other=0)",
+        "start = sample * total_D + tl.load(lookups.D_offsets + tl.min(tl.where(live, feature, 9999), axis=0))",
         "backward.short_run",
     ),
     Fault(
@@ -108,14 +109,14 @@ FAULTS = (
         "the sum of a run is kept in the type of the weights",
         "backward/rows.py",
         "weight = RULE(weight, grad, state_row",
-        "weight = RULE(weight, grad.to(tables.weights.dtype.element_ty).to(tl.float32), state_row",
+        "weight = RULE(weight, grad.to(rows.weights.dtype.element_ty).to(tl.float32), state_row",
         "backward.short_run",
     ),
     Fault(
         "fp32 rows are added in fp32",
-        "forward/generic.py",
-        "wide = weights.dtype == torch.float32 and config.accumulate_fp64",
-        "wide = False",
+        "tables.py",
+        "return self.weights.dtype == torch.float32 and self.config.accumulate_fp64",
+        "return False",
         "forward.pooled",
     ),
     # Per-sample weights.
@@ -127,7 +128,7 @@ FAULTS = (
 """,
         """        psw_gradient = None
         if ctx.needs_input_grad[0]:
-            fold_and_step(tables, grad_output, indices, offsets, psw, counts)
+            fold_and_step(tables, batch, grad_output, counts, ctx.plan)
             ctx.needs_input_grad = (False, *ctx.needs_input_grad[1:])
         if ctx.needs_input_grad[1]:
 """,
@@ -135,9 +136,9 @@ FAULTS = (
     ),
     Fault(
         "per-sample weights not sorted with their lookups",
-        "functional.py",
-        "per_sample_weights[plan.order]",
-        "per_sample_weights",
+        "backward/operands.py",
+        "psw[plan.order]",
+        "psw",
         "backward.plan",
     ),
     Fault(
@@ -218,38 +219,45 @@ FAULTS = (
     Fault(
         "the last group of bags has no program",
         "forward/generic.py",
-        "groups = -(-batch_size // config.bags_per_program)",
-        "groups = max(1, batch_size // config.bags_per_program)",
+        "groups = -(-slots // config.bags_per_program)",
+        "groups = max(1, slots // config.bags_per_program)",
         "forward.pooled",
         (2, 4, 6),
+        (
+            Edit(
+                "forward/generic.py",
+                "tl.num_programs(0) * bags_per_program)",
+                "slots)",
+            ),
+        ),
     ),
     Fault(
         "a column beyond D is written",
         "backward/rows.py",
-        "tl.store(tables.weights + elements, weight.to(tables.weights.dtype.element_ty), mask=inside)",
-        "tl.store(tables.weights + elements, weight.to(tables.weights.dtype.element_ty), mask=columns <= D)",
+        "tl.store(rows.weights + elements, weight.to(rows.weights.dtype.element_ty), mask=inside)",
+        "tl.store(rows.weights + elements, weight.to(rows.weights.dtype.element_ty), mask=columns <= D)",
         "backward.short_run",
     ),
     # Optimizer semantics.
     Fault(
         "eps inside the root",
         "optimizers.py",
-        "tl.sqrt_rn(sum_of_squares) + tl.load(tables.hyper + 1))\n    kept",
-        "tl.sqrt_rn(sum_of_squares + tl.load(tables.hyper + 1)))\n    kept",
+        "tl.sqrt_rn(sum_of_squares) + tl.load(rows.hyper + 1))\n    kept",
+        "tl.sqrt_rn(sum_of_squares + tl.load(rows.hyper + 1)))\n    kept",
         "backward.short_run",
     ),
     Fault(
         "the state of another table's row",
         "backward/rows.py",
-        "state_row = tl.load(tables.hash_size_cumsum + feature) + row",
+        "state_row = tl.load(rows.hash_size_cumsum + feature) + row",
         "state_row = row",
         "backward.short_run",
     ),
     Fault(
         "state in the type of the weights",
         "optimizers.py",
-        "    tl.store(tables.momentum1 + row, sum_of_squares)\n",
-        "    tl.store(tables.momentum1 + row, sum_of_squares.to(tables.weights.dtype.element_ty).to(tl.float32))\n",
+        "    tl.store(rows.momentum1 + row, sum_of_squares)\n",
+        "    tl.store(rows.momentum1 + row, sum_of_squares.to(rows.weights.dtype.element_ty).to(tl.float32))\n",
         "backward.short_run",
     ),
     Fault(
@@ -286,14 +294,15 @@ FAULTS = (
     Fault(
         "psw gradient from the rows of the forward",
         "functional.py",
-        "        ctx.tables, ctx.batch_size = tables, batch_size\n",
-        "        ctx.tables, ctx.batch_size, ctx.stale = tables, batch_size, weights.detach().clone()\n",
+        "        ctx.tables, ctx.bags, ctx.check_rows = tables, batch.bags, batch.check_rows\n",
+        "        ctx.tables, ctx.bags, ctx.check_rows = tables, batch.bags, batch.check_rows\n"
+        "        ctx.stale = weights.detach().clone()\n",
         "backward.psw_gradient",
         more=(
             Edit(
                 "functional.py",
-                "grad_output, tables.weights.detach(), indices, offsets, tables.layout",
-                "grad_output, ctx.stale, indices, offsets, tables.layout",
+                "gradient_of_per_sample_weights(tables, batch, grad_output)",
+                "gradient_of_per_sample_weights(replace(tables, weights=ctx.stale), batch, grad_output)",
             ),
         ),
     ),

@@ -70,7 +70,7 @@ def test_a_repeat_shrinks_to_the_least_that_fails() -> None:
 
 def test_sampled_features_shrink_too() -> None:
     large = Case((Table(9, 1),), (0,), (Batch((Sampled(1000, 40, 1.05),)),), (0, 0))
-    small = reduce(large, lambda c: c.batch_size(0) >= 10)
+    small = reduce(large, lambda c: c.bag_starts(0)[1] >= 10)
     assert small.batches[0].features[0] == Sampled(15, 1, 1.05)
 
 

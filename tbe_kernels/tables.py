@@ -1,0 +1,39 @@
+"""A set of tables with all that a lookup needs to know of them: the object that every wrapper is handed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from tbe_kernels.config import KernelConfig
+from tbe_kernels.optimizers import OptimizerState
+from tbe_kernels.spec import BoundsCheckMode, DeviceLayout, PoolingMode, TableLayout
+
+
+@dataclass
+class EmbeddingTables:
+    """`weights`: flat `[total elements]`, fp32, fp16 or bf16. `bounds_check_warning`: int64 `[1]`, grows with every bad
+    id or offset seen in mode WARNING. `layout` and `on_device` say where tables, rows and columns lie."""
+
+    weights: Tensor
+    layout: TableLayout
+    pooling_mode: PoolingMode
+    output_dtype: torch.dtype
+    bounds_check_mode: BoundsCheckMode
+    optimizer: OptimizerState
+    config: KernelConfig
+    on_device: DeviceLayout = field(init=False)
+    bounds_check_warning: Tensor = field(init=False)
+    #: By stream: sums and counters of fused long runs, all zeros between launches.
+    fused_workspaces: dict[int, tuple[Tensor, Tensor]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.on_device = self.layout.on(self.weights.device)
+        self.bounds_check_warning = torch.zeros(1, dtype=torch.int64, device=self.weights.device)
+
+    @property
+    def accumulates_fp64(self) -> bool:
+        """Whether the forward adds rows in fp64: fp32 rows do, unless the configuration says otherwise."""
+        return self.weights.dtype == torch.float32 and self.config.accumulate_fp64
