@@ -44,6 +44,8 @@ def _patch_language_once() -> None:
     interpreter._patch_lang(_with_globals(sees_both_modules, tl=tl, core=core))
     scope = _NothingToRestore()
     interpreter._patch_lang = lambda fn: scope
+    # Scalars are arrays of one element, which numpy 2.4 no longer takes for an integer; Triton 3.6 relies on that.
+    tl.core.tensor.__index__ = lambda self: int(self.handle.data.item())
 
 
 def _with_globals(fn: Any, **names: Any) -> Any:
