@@ -71,6 +71,7 @@ class Batch(_Terse):
     `batch_size_per_feature_per_rank` says how many each has on each rank (a variable batch).
 
     `psw`: with per-sample weights, and whether their gradient is asked for ("none", "given", "trained").
+    `feature_requires_grad`: 0 for each feature whose per-sample weights want none; empty: all do.
     `learning_rate`: set before this batch's backward; None leaves it. `offsets_edits`: (place, value) pairs written
     over the right offsets, for the bounds check to find.
     """
@@ -81,6 +82,7 @@ class Batch(_Terse):
     learning_rate: float | None = None
     offsets_edits: tuple[tuple[int, int], ...] = ()
     batch_size_per_feature_per_rank: tuple[tuple[int, ...], ...] = ()
+    feature_requires_grad: tuple[int, ...] = ()
 
     @property
     def is_variable(self) -> bool:
@@ -215,6 +217,8 @@ def _problems(case: Case) -> Iterator[str]:
     for k, batch in enumerate(case.batches):
         if len(batch.features) != case.num_features:
             yield f"batches[{k}].features: expected {case.num_features}, got {len(batch.features)}"
+        if batch.feature_requires_grad and len(batch.feature_requires_grad) != case.num_features:
+            yield f"batches[{k}].feature_requires_grad: expected {case.num_features}, got {batch.feature_requires_grad}"
         samples = [samples_of(f) for f in batch.features]
         ranks = batch.batch_size_per_feature_per_rank
         if not ranks and len(set(samples)) > 1:

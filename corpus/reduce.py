@@ -85,6 +85,7 @@ def _fewer_features(case: Case) -> Candidates:
                     features=tuple(b.features[f] for f in kept),
                     offsets_edits=_moved(b, range(case.bag_starts(k)[begin], case.bag_starts(k)[end])),
                     batch_size_per_feature_per_rank=_chosen(b.batch_size_per_feature_per_rank, kept),
+                    feature_requires_grad=_chosen(b.feature_requires_grad, kept),
                 )
                 for k, b in enumerate(case.batches)
             )
@@ -262,6 +263,7 @@ def _smaller_tables(case: Case) -> Candidates:
                     yield _changed(case, tables=_with(case.tables, t, replace(table, **{name: smaller})))
 
 
+OTHER_SEEDS = (0, 1, 2, 3)
 PLAIN = Case(tables=(Table(1, 1),), feature_table_map=(0,), batches=(), order=())
 
 
@@ -283,7 +285,7 @@ def _plainer_axes(case: Case) -> Candidates:
         yield _changed(case, **{name: getattr(PLAIN, name)})
     for k, batch in enumerate(case.batches):
         for f in dataclasses.fields(Batch):
-            if f.name != "features" and getattr(batch, f.name) != f.default:
+            if f.name not in ("features", "batch_size_per_feature_per_rank") and getattr(batch, f.name) != f.default:
                 plain: Any = {f.name: f.default}
                 yield _changed(case, batches=_with(case.batches, k, replace(batch, **plain)))
 
@@ -310,6 +312,14 @@ def _plainer_routing(case: Case) -> Candidates:
                     yield _changed(case, routing={**case.routing, knob: smaller})
 
 
+def _other_values(case: Case) -> Candidates:
+    """A smaller structure with values of another seed: what an element gets depends on where it stands."""
+    for make in (_fewer_batches, _fewer_features, _fewer_samples, _fewer_lookups):
+        for smaller in make(case):
+            if smaller is not None:
+                yield from (_changed(smaller, values=replace(case.values, seed=seed)) for seed in OTHER_SEEDS)
+
+
 #: In this order, and again from the start while anything got smaller.
 PASSES = (
     _fewer_batches,
@@ -326,4 +336,5 @@ PASSES = (
     _plainer_values,
     _plainer_routing,
     _smaller_ids,
+    _other_values,
 )

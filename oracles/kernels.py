@@ -175,12 +175,7 @@ class Run:
                 tensors = batch_tensors(self.case, number, self.device)
                 before = _copies(tensors)
                 try:
-                    output = self.module(
-                        tensors.indices,
-                        tensors.offsets,
-                        tensors.per_sample_weights,
-                        self.case.batches[number].batch_size_per_feature_per_rank or None,
-                    )
+                    output = self.module(**self.arguments(number, tensors))
                 except self.package.BoundsCheckError as error:
                     trace.refusal = Refusal(error.kind, error.feature, error.bag, error.index, error.rows, error.place)
                     trace.steps.append(self.look(number, None))
@@ -199,6 +194,18 @@ class Run:
                 output.backward(tensors.grad_output)
                 trace.steps.append(self.look(number, tensors.per_sample_weights))
                 trace.damage += _changed(tensors, before)
+
+    def arguments(self, number: int, tensors: BatchTensors) -> dict[str, Any]:
+        """What the module is called with."""
+        given = self.case.batches[number]
+        wanted = given.feature_requires_grad
+        return {
+            "indices": tensors.indices,
+            "offsets": tensors.offsets,
+            "per_sample_weights": tensors.per_sample_weights,
+            "batch_size_per_feature_per_rank": given.batch_size_per_feature_per_rank or None,
+            "feature_requires_grad": torch.tensor(wanted, dtype=torch.int32, device=self.device) if wanted else None,
+        }
 
     def look(self, number: int, psw: Tensor | None) -> Backward:
         """What a backward left, on the CPU."""

@@ -231,7 +231,9 @@ class ReferenceBatch:
     ) -> Interval:
         """What the dot product of a row and its bag's gradient may be: `[N]`, fp32."""
         los, his = torch.zeros_like(center), torch.zeros_like(center)
-        for feature in self.features:
+        for number, feature in enumerate(self.features):
+            if self.given.feature_requires_grad and not self.given.feature_requires_grad[number]:
+                continue
             w = weights[feature.table]
             grads = self.grad[feature.output[feature.counts[:, 0] > 0]]
             step = grid(w[feature.places[feature.live()]]) * grid(grads)

@@ -149,7 +149,14 @@ def batches(
         grad_layout=draw(st.sampled_from(GRAD_LAYOUTS)),
         learning_rate=draw(st.sampled_from((None, None, 0.5, 0.125))),
         batch_size_per_feature_per_rank=sizes,
+        feature_requires_grad=draw(_wanted(len(features))),
     )
+
+
+def _wanted(features: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Which features want a gradient of their per-sample weights: usually nobody says."""
+    some = st.lists(st.integers(0, 1), min_size=features, max_size=features).map(tuple)
+    return st.one_of(*[st.just(())] * 4, some)
 
 
 @st.composite

@@ -46,7 +46,7 @@ GPU = Limits(
         "min_block_d": (16, 128),
         "tile_elements": (4096,),
         "block": (64, 1024),
-        "num_warps": (1, 4),
+        "num_warps": ("auto", 4),
     },
     sampled=True,
 )

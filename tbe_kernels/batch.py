@@ -62,6 +62,7 @@ class Batch:
     """The tensors of one batch. `check_rows`: the features' row counts, if kernels have to read a bad id as row 0.
 
     `indices` `[N]` and `offsets` `[bags + 1]`: int32 or int64. `per_sample_weights`: fp32 `[N]` or None.
+    `feature_requires_grad` `[T]` or None: 0 where the gradient of a feature's per-sample weights is 0.
     """
 
     indices: Tensor
@@ -69,6 +70,7 @@ class Batch:
     per_sample_weights: Tensor | None
     bags: BagLayout
     check_rows: Tensor | None = None
+    feature_requires_grad: Tensor | None = None
 
 
 def plain_bags(layout: TableLayout, batch_size: int) -> BagLayout:

@@ -30,7 +30,7 @@ MENUS: dict[str, tuple[object, ...] | None] = {
     "long_run_programs": None,
     "check_programs": None,
     "block": (16, 64, 256, 1024),
-    "num_warps": (1, 2, 4, 8),
+    "num_warps": ("auto", 1, 2, 4, 8, 16),
     "tile_elements": (1024, 2048, 4096, 8192),
     "accumulate_fp64": (True, False),
 }
@@ -38,7 +38,7 @@ MENUS: dict[str, tuple[object, ...] | None] = {
 #: What differs from the dataclass defaults, by target. "interpreter" wants few programs, since each costs milliseconds.
 TARGETS: dict[str, dict[str, int]] = {
     "cuda": {},
-    "hip": {"num_warps": 2},
+    "hip": {},
     "interpreter": {"short_run_programs": 2, "long_run_programs": 2, "check_programs": 1, "unpooled_programs": 1},
 }
 
@@ -63,7 +63,7 @@ class KernelConfig:
     long_run_programs: int = 4096  # at most so many walk the chunks, and the long rows
     check_programs: int = 64  # bounds check: programs a feature
     block: int = 1024  # offsets, ids or keys that one elementwise step looks at
-    num_warps: int = 1  # warps a program; wide rows take more
+    num_warps: int | str = "auto"  # warps a program; "auto": one, more for wide rows
     tile_elements: int = 4096  # most elements of a gathered tile: wide rows gather fewer at once
     accumulate_fp64: bool = True  # forward: fp32 rows are added in fp64
 
@@ -120,7 +120,7 @@ class KernelConfig:
 
     def warps(self, block_d: int) -> int:
         """Warps for tiles of `block_d` columns."""
-        return max(self.num_warps, min(16, block_d // 512))
+        return self.num_warps if isinstance(self.num_warps, int) else max(1, min(16, block_d // 512))
 
 
 def target_of(device: torch.device) -> str:

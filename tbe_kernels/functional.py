@@ -36,18 +36,22 @@ def lookup(
     offsets: Tensor,
     per_sample_weights: Tensor | None = None,
     batch_size_per_feature_per_rank: Sequence[Sequence[int]] | None = None,
+    feature_requires_grad: Tensor | None = None,
 ) -> Tensor:
     """Look up and pool one batch: `[B, total_D]` in `tables.output_dtype`; `[N, D]` with pooling mode NONE.
 
     `indices` int32 or int64 `[N]`; `offsets` int32 or int64 `[T * B + 1]`; `per_sample_weights` fp32 `[N]`, SUM only.
     `batch_size_per_feature_per_rank` makes a variable batch (VBE): feature f has `sum` of its list's samples, offsets
     one entry for each and one more, and the output is flat, ordered (rank, feature, sample, column).
+    `feature_requires_grad` bool or int32 `[T]`: the per-sample weights of a feature with 0 get a gradient of 0.
     The backward of the result updates `tables.weights` and the optimizer's state, and leaves `weights.grad` None.
 
     Raises ValueError for an argument of the wrong type, shape, dtype or device, BoundsCheckError (an IndexError) in
     mode FATAL, and RuntimeError for tensors on a CPU in a process that does not interpret; nothing is changed then.
     """
-    batch = checked_batch(tables, indices, offsets, per_sample_weights, batch_size_per_feature_per_rank)
+    batch = checked_batch(
+        tables, indices, offsets, per_sample_weights, batch_size_per_feature_per_rank, feature_requires_grad
+    )
     trains = torch.is_grad_enabled() and tables.weights.requires_grad
     return _Lookup.apply(tables.weights, per_sample_weights, tables, batch, trains)
 
@@ -66,6 +70,7 @@ class _Lookup(torch.autograd.Function):
         # The weights are not saved: a second backward must see the rows that the first one left.
         ctx.save_for_backward(batch.indices, batch.offsets, batch.per_sample_weights, counts)
         ctx.tables, ctx.bags, ctx.check_rows = tables, batch.bags, batch.check_rows
+        ctx.feature_requires_grad = batch.feature_requires_grad
         ctx.plan = plan_backward(tables, batch) if trains and _hoists(tables, batch) else None
         return output
 
@@ -74,7 +79,7 @@ class _Lookup(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         indices, offsets, psw, counts = ctx.saved_tensors
         tables: EmbeddingTables = ctx.tables
-        batch = Batch(indices, offsets, psw, ctx.bags, ctx.check_rows)
+        batch = Batch(indices, offsets, psw, ctx.bags, ctx.check_rows, ctx.feature_requires_grad)
         grad_output = grad_output.contiguous()
         psw_gradient = None
         if ctx.needs_input_grad[1]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,10 @@ class TableBatchedEmbeddingBags(nn.Module):
     default one feature a table, in order. `weights_precision` and `output_dtype`: fp32, fp16 or bf16.
     `config`: a `KernelConfig`, or knobs on top of the target's defaults. `weights` is one flat parameter, uninitialised
     until `init_embedding_weights_uniform` or a copy into `split_embedding_weights()`.
+
+    Buffers, all on the device and part of `state_dict()`: `iter` int64 `[1]`, backward calls so far;
+    `bounds_check_warning` int64 `[1]`, bad ids and repaired offsets seen so far in mode WARNING; `hyper` fp32, the
+    learning rate first; the optimizer's state, `momentum1` and `momentum2`, flat fp32, where it has them.
 
     Raises ValueError, naming the argument, for anything that is not allowed.
     """
@@ -74,6 +78,9 @@ class TableBatchedEmbeddingBags(nn.Module):
         self.tables = EmbeddingTables(
             self.weights, layout, pooling_mode, output_dtype, bounds_check_mode, state, config
         )
+        self.register_buffer("bounds_check_warning", self.tables.bounds_check_warning)
+        for name, tensor in state.tensors().items():
+            self.register_buffer(name, tensor)
 
     def forward(
         self,
@@ -81,9 +88,20 @@ class TableBatchedEmbeddingBags(nn.Module):
         offsets: Tensor,
         per_sample_weights: Tensor | None = None,
         batch_size_per_feature_per_rank: Sequence[Sequence[int]] | None = None,
+        feature_requires_grad: Tensor | None = None,
     ) -> Tensor:
         """Pooled rows `[B, total_D]` of every bag; `tbe_kernels.functional.lookup` has shapes, dtypes and errors."""
-        return lookup(self.tables, indices, offsets, per_sample_weights, batch_size_per_feature_per_rank)
+        return lookup(
+            self.tables,
+            indices,
+            offsets,
+            per_sample_weights,
+            batch_size_per_feature_per_rank,
+            feature_requires_grad,
+        )
+
+    bounds_check_warning: Tensor
+    iter: Tensor
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Set the learning rate of every later backward, without synchronising. Raises ValueError if it is negative."""
@@ -117,15 +135,15 @@ class TableBatchedEmbeddingBags(nn.Module):
         with torch.no_grad():
             self.weights.uniform_(low, high)
 
-    @property
-    def bounds_check_warning(self) -> Tensor:
-        """int64 `[1]`, on the device: bad ids and repaired offsets seen so far in mode WARNING."""
-        return self.tables.bounds_check_warning
-
-    @property
-    def iter(self) -> Tensor:
-        """int64 `[1]`, on the device: backward calls so far."""
-        return self.tables.optimizer.iter
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TableBatchedEmbeddingBags:
+        """`to`, `half`, `cuda` and the like: refused if they would change anything."""
+        moved = fn(self.weights.detach()[:0])
+        if moved.dtype != self.weights.dtype or moved.device != self.weights.device:
+            raise RuntimeError(
+                f"a TableBatchedEmbeddingBags stays as it was made, {self.weights.dtype} on {self.weights.device}; "
+                f"got {moved.dtype} on {moved.device}: pass weights_precision= and device= to the constructor"
+            )
+        return self
 
 
 def _expect(name: str, value: object, kind: type) -> None:

@@ -152,6 +152,11 @@ class OptimizerState:
         self.momentum2 = state(self.row.momentum2)
         self.iter = torch.zeros(1, dtype=torch.int64, device=device)
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that a training run has to keep, by name."""
+        named = {"iter": self.iter, "hyper": self.hyper, "momentum1": self.momentum1, "momentum2": self.momentum2}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
     def set_learning_rate(self, learning_rate: float) -> None:
         """Set the learning rate of every later backward, without synchronising. Raises ValueError if it is negative."""
         _check_hyperparameter("learning_rate", learning_rate)

@@ -1,6 +1,7 @@
 """The gradient of per-sample weights: `grad[i] = dot(W[idx_i], grad_output of its bag)`, 0 where the id is pruned.
 
-Runs before the rows are updated. Shaped like the forward: one program takes `bags_per_program` bags of a bucket.
+A feature may ask for none. Runs before the rows are updated. Shaped like the forward: one program takes
+`bags_per_program` bags of a bucket.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ def psw_gradient_kernel(
     weights_offsets,
     D_offsets,
     check_rows,  # int64 [T]: read a bad id as row 0, or None
+    feature_requires_grad,  # int32 [T]: 0 where the gradient is 0, or None
     B,
     total_D,
     slots,
@@ -53,6 +55,8 @@ def psw_gradient_kernel(
                 if check_rows is not None:
                     index = tl.where((index < -1) | (index >= tl.load(check_rows + feature)), 0, index)
                 live = index >= 0
+                if feature_requires_grad is not None:
+                    live &= tl.load(feature_requires_grad + feature) != 0
                 dot = tl.zeros([GATHER], dtype=ACCUMULATOR)
                 for tile in range(0, D, BLOCK_D):
                     columns = tile + tl.arange(0, BLOCK_D)
@@ -86,6 +90,7 @@ def gradient_of_per_sample_weights(tables: EmbeddingTables, batch: Batch, grad_o
             on_device.weights_offsets,
             on_device.D_offsets,
             batch.check_rows,
+            batch.feature_requires_grad,
             bags.batch_size,
             layout.total_D,
             slots,

@@ -16,7 +16,7 @@ from oracles.kernels import IMPLEMENTATION
 from oracles.report import report
 from tests.kernels.graphed import GraphedKernels
 
-MERGES = ("atomic", "ordered")
+MERGES = ("atomic", "ordered", "fused")
 
 
 @pytest.fixture(autouse=True)
