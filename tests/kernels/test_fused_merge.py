@@ -16,8 +16,8 @@ ROWS_IN_ALL = 8 * 2**20
 ELEMENTS = 2**28  # of one table
 SAMPLES = 1024
 FILE = "backward/long_run_fused.py"
-#: A program that walks several chunks reuses shared memory, for which Triton puts a barrier of its own before the count.
-#: One chunk a program takes that accident away.
+#: A program that walks several chunks reuses shared memory, for which Triton puts a barrier of its own before the
+#: count. One chunk a program takes that accident away.
 ONE_CHUNK = Edit(
     FILE,
     "    for chunk in range(first_chunk + tl.program_id(0), end_chunk, tl.num_programs(0)):",

@@ -306,6 +306,113 @@ FAULTS = (
             ),
         ),
     ),
+    # Fused long runs.
+    Fault(
+        "the counter of a fused run is not reset",
+        "backward/long_run_fused.py",
+        "            tl.store(counters + owner, 0)\n",
+        "",
+        "backward.long_run.fused",
+        (2, 3, 8),  # two steps of two lookups of one row, at least
+    ),
+    Fault(
+        "the sums of a fused run are not cleared",
+        "backward/long_run_fused.py",
+        "            tl.store(sums, tl.zeros([BLOCK_D], dtype=tl.float32), mask=inside)\n",
+        "",
+        "backward.long_run.fused",
+    ),
+    Fault(
+        "a fused run is stepped by its first chunk",
+        "backward/long_run_fused.py",
+        "if before == chunks - 1:",
+        "if before == 0:",
+        "backward.long_run.fused",
+    ),
+    # Variable batches.
+    Fault(
+        "output places by the samples of another rank",
+        "batch.py",
+        "for rank in range(len(sizes[0])):",
+        "for rank in reversed(range(len(sizes[0]))):",
+        "forward.pooled.variable",
+    ),
+    Fault(
+        "a variable batch's gradients as if it were plain",
+        "backward/rows.py",
+        "start = tl.load(lookups.places.output + bag, mask=live, other=0)",
+        "start = (bag - tl.load(lookups.places.starts)).to(tl.int64) * D",
+        "forward.pooled.variable",
+    ),
+    # Lookups without pooling.
+    Fault(
+        "a pruned lookup is not written",
+        "forward/unpooled.py",
+        "mask=(at < last)[:, None] & inside[None, :]",
+        "mask=live[:, None] & inside[None, :]",
+        "forward.unpooled",
+    ),
+    Fault(
+        "without pooling, gradients in sorted order",
+        "backward/rows.py",
+        "start = tl.load(lookups.gradient_rows + at, mask=live, other=0) * D",
+        "start = at.to(tl.int64) * D",
+        "forward.unpooled",
+    ),
+    # The check inside the lookup.
+    Fault(
+        "the fused check lets an id of exactly the row count through",
+        "forward/generic.py",
+        "bad = (index < -1) | (index >= tl.load(check.rows_per_table + feature))",
+        "bad = (index < -1) | (index > tl.load(check.rows_per_table + feature))",
+        "check.indices.fused",
+    ),
+    Fault(
+        "the fused check counts a bad id once a column tile",
+        "forward/generic.py",
+        "                        if tile == 0:\n                            report_bad(check, bad, at, last)",
+        "                        report_bad(check, bad, at, last)",
+        "check.indices.fused",
+    ),
+    Fault(
+        "the backward forgets that ids were checked on the way",
+        "functional.py",
+        "batch = replace(batch, check_rows=tables.on_device.rows_per_table)",
+        "batch = replace(batch, check_rows=None)",
+        "check.indices.fused",
+    ),
+    # The hoisted transpose.
+    Fault(
+        "the last forward's plan for every backward",
+        "functional.py",
+        "        ctx.plan = plan_backward",
+        "        ctx.plan = tables.plan = plan_backward",
+        "backward.plan.hoisted",
+        more=(
+            Edit(
+                "functional.py",
+                "fold_and_step(tables, batch, grad_output, counts, ctx.plan)",
+                # Of batches of as many lookups; others would crash.
+                "fold_and_step(tables, batch, grad_output, counts, tables.plan if tables.plan and ctx.plan"
+                " and len(tables.plan.keys) == len(ctx.plan.keys) else ctx.plan)",
+            ),
+            Edit("tables.py", "    on_device: DeviceLayout", "    plan: object = None\n    on_device: DeviceLayout"),
+        ),
+    ),
+    Fault(
+        "per-sample weights in the order of another sort",
+        "backward/operands.py",
+        "psw[plan.order]",
+        "psw[psw.numel() - 1 - batch.indices.flip(0).sort(stable=True)[1]]",
+        "backward.plan",
+    ),
+    Fault(
+        "the first feature's wish for psw gradients for all",
+        "backward/psw_gradient.py",
+        "live &= tl.load(feature_requires_grad + feature) != 0",
+        "live &= tl.load(feature_requires_grad) != 0",
+        "backward.psw_gradient",
+    ),
     # Precision of one operation.
     Fault(
         "the mean multiplies by a reciprocal",
