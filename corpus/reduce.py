@@ -199,6 +199,44 @@ def _fewer_lookups(case: Case) -> Candidates:
             yield put(_without(bag, place))
 
 
+def _in_every_batch(case: Case) -> Candidates:
+    """The same sample, or the same entry of a bag, taken from every batch: some faults need batches of one shape."""
+    if len(case.batches) < 2 or any(b.is_variable or b.offsets_edits for b in case.batches) or case.is_sampled():
+        return
+    for sample in range(case.bag_starts(0)[1]):
+
+        def drop(feature: int, bags: tuple, sample: int = sample) -> tuple:
+            return _without(bags, sample)
+
+        yield _every_batch(case, drop)
+    for f, bags in enumerate(case.batches[0].features):
+        for b, bag in enumerate(bags if isinstance(bags, tuple) else ()):
+            for place, entry in enumerate(bag):
+                for repeat in (None, 1, 2) if isinstance(entry, tuple) else (None,):
+
+                    def change(
+                        feature: int, bags: tuple, f: int = f, b: int = b, place: int = place, repeat: Any = repeat
+                    ) -> tuple:
+                        if feature != f or b >= len(bags) or place >= len(bags[b]):
+                            return bags
+                        if repeat is None:
+                            return _with(bags, b, _without(bags[b], place))
+                        old = bags[b][place]
+                        return _with(
+                            bags, b, _with(bags[b], place, (old[0] if isinstance(old, tuple) else old, repeat))
+                        )
+
+                    yield _every_batch(case, change)
+
+
+def _every_batch(case: Case, change: Callable[[int, tuple], tuple]) -> Case | None:
+    batches = tuple(
+        replace(batch, features=tuple(change(f, bags) for f, bags in enumerate(batch.features)))  # type: ignore[arg-type]
+        for batch in case.batches
+    )
+    return _changed(case, batches=batches)
+
+
 def _shorter_repeats(case: Case) -> Candidates:
     for bag, put in _each_bag(case):
         for place, entry in enumerate(bag):
@@ -329,6 +367,7 @@ PASSES = (
     _plainer_batches,
     _simpler_edits,
     _fewer_lookups,
+    _in_every_batch,
     _shorter_repeats,
     _plainer_axes,
     _closer_ids,

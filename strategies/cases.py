@@ -60,8 +60,11 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
     indices_dtype = draw(st.sampled_from(INTEGERS))
     order = draw(st.sampled_from(ORDERS[draw(st.sampled_from((1, 1, 1, 2, 2, 3)))]))
     number = max(order) + 1
-    drawn = []
+    drawn: list[Batch] = []
     for k in range(number):
+        if k and draw(st.sampled_from((False, False, True))):
+            drawn.append(draw(shifted(drawn[0], tables, features)))
+            continue
         batch = batches(
             tables=tables,
             features=features,
@@ -157,6 +160,24 @@ def _wanted(features: int) -> st.SearchStrategy[tuple[int, ...]]:
     """Which features want a gradient of their per-sample weights: usually nobody says."""
     some = st.lists(st.integers(0, 1), min_size=features, max_size=features).map(tuple)
     return st.one_of(*[st.just(())] * 4, some)
+
+
+@st.composite
+def shifted(draw: st.DrawFn, batch: Batch, tables: tuple[Table, ...], features: tuple[int, ...]) -> Batch:
+    """A batch of the same shape that looks up other rows: what one batch left behind must not reach it."""
+    shift = draw(st.integers(1, 3))
+
+    def moved(bag: Bag, rows: int) -> Bag:
+        ids = [(e, 0) if isinstance(e, int) else e for e in bag]
+        new = [(i if i < 0 else (i + shift) % rows, repeat) for i, repeat in ids]
+        return tuple((i, repeat) if repeat else i for i, repeat in new)
+
+    bags = tuple(
+        tuple(moved(bag, tables[table].rows) for bag in feature)
+        for table, feature in zip(features, batch.features, strict=True)
+        if isinstance(feature, tuple)
+    )
+    return replace(batch, features=bags, learning_rate=draw(st.sampled_from((None, 0.5, 0.125))))
 
 
 @st.composite

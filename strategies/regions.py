@@ -145,6 +145,9 @@ REGIONS: dict[str, Region] = {
     "an id that fits once cut to 32 bits": _any_id(lambda i, rows: i >= 2**32 and i % 2**32 < rows),
     "malformed offsets": lambda c: any(b.offsets_edits for b in c.batches),
     "two forwards before two backwards": lambda c: c.order[:2] == (0, 1),
+    "two forwards of one shape before two backwards": lambda c: (
+        c.order[:2] == (0, 1) and [*_lengths(c)][: c.num_features] == [*_lengths(c)][c.num_features :][: c.num_features]
+    ),
     "backwards in the opposite order": lambda c: c.order == (0, 1, 1, 0),
     "the learning rate changes between steps": lambda c: any(b.learning_rate for b in c.batches[1:]),
     **{f"a gradient that is {layout}": _has_layout(layout) for layout in GRAD_LAYOUTS[1:]},
