@@ -86,6 +86,11 @@ def step_row(
     tl.store(rows.weights + elements, weight.to(rows.weights.dtype.element_ty), mask=inside)
 
 
+#: What the compiled form of a kernel depends on that sums gradients, and of one that steps.
+GRADIENT_AXES = ("output", "lookups", "bags", "rows", "D", "backward_gather_width", "num_warps")
+STEP_AXES = ("weights", "optimizer")
+
+
 def step_constants(tables: EmbeddingTables) -> dict[str, Any]:
     """The compile-time arguments of `step_row`."""
     return {"RULE": tables.optimizer.row.rule, "WEIGHT_DECAY": tables.optimizer.weight_decay_mode.value}
