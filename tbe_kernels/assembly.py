@@ -104,37 +104,40 @@ def amd_countdown(assembly: str, num_warps: int) -> list[str]:
 
 
 def narrow_products(ttir: str) -> list[str]:
-    """32-bit products of two numbers that are known at run time only, as `row * D` must never be.
+    """32-bit products of two numbers that are known at run time only, as `row * D` must never be; and where a count is
+    a 64-bit argument, those of a program's number and a block.
 
     Harmless, and not reported: `(x // y) * y`, and a program's number, or the number of programs, times a knob.
     """
     definitions = dict(_definitions(ttir))
-
-    def origin(name: str) -> str:
-        """A value behind its copies to other shapes and widths."""
-        while match := re.match(
-            r"(?:tt\.(?:splat|broadcast|expand_dims|reshape)|arith\.(?:ext|trunc)\w+) (%[\w#]+)",
-            definitions.get(name, ""),
-        ):
-            name = match[1]
-        return name
-
+    large = re.search(r"\btt\.func\b.*%[\w.]+: i64\b", ttir) is not None
     found = []
     for operation in definitions.values():
         if not re.match(r"arith\.muli .*: (?:tensor<[\dx]+x)?i32>?$", operation):
             continue
-        factors = [origin(name) for name in re.findall(r"%[\w#]+", operation)]
+        factors = [_origin(name, definitions) for name in re.findall(r"%[\w#]+", operation)]
         made = [definitions.get(name, "") for name in factors]
-        if any(re.match(r"arith\.constant|tt\.get_(?:program_id|num_programs)", text) for text in made):
-            continue
-        quotients = [
-            other
+        constant = any(text.startswith("arith.constant") for text in made)
+        of_grid = any(re.match(r"tt\.get_(?:program_id|num_programs)", text) for text in made)
+        remainder = any(
+            text.startswith("arith.divsi") and _origin(re.findall(r"%[\w#]+", text)[1], definitions) == other
             for text, other in zip(made, reversed(factors), strict=True)
-            if text.startswith("arith.div") and origin(re.findall(r"%[\w#]+", text)[1]) == other
-        ]
-        if not quotients:
+        )
+        if of_grid:
+            harmless = not (constant and large)
+        else:
+            harmless = constant or remainder
+        if not harmless:
             found.append(operation)
     return found
+
+
+def _origin(name: str, definitions: Mapping[str, str]) -> str:
+    """A value behind its copies to other shapes and widths."""
+    copy = re.compile(r"(?:tt\.(?:splat|broadcast|expand_dims|reshape)|arith\.(?:ext|trunc)\w+) (%[\w#]+)")
+    while match := copy.match(definitions.get(name, "")):
+        name = match[1]
+    return name
 
 
 def _definitions(ttir: str) -> Iterator[tuple[str, str]]:

@@ -33,7 +33,7 @@ class BoundsCheck(NamedTuple):
 @triton.jit(do_not_specialize=["n", "N"])
 def check_offsets_kernel(offsets, repaired, first_bad, n, N, BLOCK: tl.constexpr):
     """Copy the `n` offsets and leave the place of the first malformed one in `first_bad`."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
     here = tl.load(offsets + at, mask=inside, other=0)
     before = tl.load(offsets + at - 1, mask=inside & (at > 0), other=0).to(tl.int64)
