@@ -14,10 +14,18 @@ import triton.language as tl
 from tbe_kernels.backward.chunks import sum_chunk
 from tbe_kernels.backward.operands import Lookups, Rows
 from tbe_kernels.backward.plan import BackwardPlan
-from tbe_kernels.backward.rows import feature_and_width, gradient_tile, step_constants, step_row
+from tbe_kernels.backward.rows import (
+    GRADIENT_AXES,
+    STEP_AXES,
+    feature_and_width,
+    gradient_tile,
+    step_constants,
+    step_row,
+)
 from tbe_kernels.batch import Batch
 from tbe_kernels.observe import took
 from tbe_kernels.tables import EmbeddingTables
+from tbe_kernels.variants import Variants
 
 
 @triton.jit(do_not_specialize=["B", "total_D", "bucket", "chunk_size", "max_D"])
@@ -88,6 +96,20 @@ def step_long_runs_kernel(
         else:
             grad = tl.load(workspace + owner * stride + columns, mask=inside, other=0.0)
         step_row(rows, feature, tl.load(lookups.keys + first), D, grad, RULE, WEIGHT_DECAY, ALIGN, BLOCK_D)
+
+
+VARIANTS = {
+    "sum_chunks_kernel": Variants(
+        axes=(*GRADIENT_AXES, "long_run_merge"),
+        only={"long_run_merge": ("atomic", "ordered")},
+        atomics=lambda given: given["MERGE"] == "atomic",
+        gathers="lookups.grad_output",
+    ),
+    "step_long_runs_kernel": Variants(
+        axes=(*GRADIENT_AXES, *STEP_AXES, "long_run_merge"),
+        only={"long_run_merge": ("atomic", "ordered")},
+    ),
+}
 
 
 def step_long_runs(

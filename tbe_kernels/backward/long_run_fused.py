@@ -23,10 +23,18 @@ from torch import Tensor
 from tbe_kernels.backward.chunks import sum_chunk
 from tbe_kernels.backward.operands import Lookups, Rows
 from tbe_kernels.backward.plan import BackwardPlan
-from tbe_kernels.backward.rows import feature_and_width, gradient_tile, step_constants, step_row
+from tbe_kernels.backward.rows import (
+    GRADIENT_AXES,
+    STEP_AXES,
+    feature_and_width,
+    gradient_tile,
+    step_constants,
+    step_row,
+)
 from tbe_kernels.batch import Batch
 from tbe_kernels.observe import took
 from tbe_kernels.tables import EmbeddingTables
+from tbe_kernels.variants import Variants
 
 
 @triton.jit(do_not_specialize=["B", "total_D", "bucket", "chunk_size", "max_D"])
@@ -68,6 +76,17 @@ def fused_long_runs_kernel(
             tl.debug_barrier()
             tl.store(sums, tl.zeros([BLOCK_D], dtype=tl.float32), mask=inside)
             tl.store(counters + owner, 0)
+
+
+VARIANTS = {
+    "fused_long_runs_kernel": Variants(
+        axes=(*GRADIENT_AXES, *STEP_AXES, "long_run_merge"),
+        only={"long_run_merge": ("fused",)},
+        atomics=lambda _: True,
+        countdown=True,
+        gathers="lookups.grad_output",
+    )
+}
 
 
 def step_long_runs_fused(

@@ -20,6 +20,7 @@ from tbe_kernels.config import KernelConfig
 from tbe_kernels.observe import took
 from tbe_kernels.spec import index_dtype, next_power_of_two
 from tbe_kernels.tables import EmbeddingTables
+from tbe_kernels.variants import Variants
 
 
 @triton.jit(do_not_specialize=["B", "N", "total_rows"])
@@ -45,6 +46,13 @@ def sort_keys_kernel(
     key = tl.load(key_base + feature) + index
     key = tl.where(index >= 0, key, total_rows)
     tl.store(keys + at, key.to(keys.dtype.element_ty), mask=inside)
+
+
+VARIANTS = {
+    "sort_keys_kernel": Variants(
+        axes=("indices", "bags", "rows", "fused_bounds_check", "block"),
+    )
+}
 
 
 class LongRuns(NamedTuple):

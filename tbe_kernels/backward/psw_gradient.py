@@ -14,6 +14,7 @@ from torch import Tensor
 from tbe_kernels.batch import Batch, locate_slot
 from tbe_kernels.observe import took
 from tbe_kernels.tables import EmbeddingTables
+from tbe_kernels.variants import Variants
 
 
 @triton.jit(do_not_specialize=["B", "total_D", "slots", "bags_per_program"])
@@ -67,6 +68,18 @@ def psw_gradient_kernel(
                     # A pruned lookup gets 0 also where its bag's gradient is NaN.
                     dot += tl.sum(tl.where(mask, rows * grads[None, :], 0.0), axis=1)
                 tl.store(psw_gradient + at, dot.to(tl.float32), mask=at < last)
+
+
+VARIANTS = {
+    "psw_gradient_kernel": Variants(
+        axes=(
+            *("weights", "output", "indices", "offsets", "lookups", "bags", "fused_bounds_check"),
+            *("D", "gather_width", "num_warps", "accumulate_fp64"),
+        ),
+        only={"lookups": ("WEIGHTED",)},
+        gathers="weights",
+    )
+}
 
 
 def gradient_of_per_sample_weights(tables: EmbeddingTables, batch: Batch, grad_output: Tensor) -> Tensor:

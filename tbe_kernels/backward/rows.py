@@ -21,7 +21,7 @@ def feature_and_width(lookups, first, B, ALIGN: tl.constexpr):
 
 
 @triton.jit
-def gradient_starts(lookups, at, live, D, B, total_D):
+def gradient_starts(lookups, at, live, D, B, total_D, ALIGN: tl.constexpr):
     """Where in `grad_output` the gradient rows of a block of sorted lookups begin."""
     if lookups.gradient_rows is not None:
         start = tl.load(lookups.gradient_rows + at, mask=live, other=0) * D
@@ -33,7 +33,8 @@ def gradient_starts(lookups, at, live, D, B, total_D):
             # The features of a run share its table, not its columns.
             feature = bag // B
             sample = (bag - feature * B).to(tl.int64)
-            start = sample * total_D + tl.load(lookups.D_offsets + feature, mask=live, other=0)
+            column = tl.multiple_of(tl.load(lookups.D_offsets + feature, mask=live, other=0), ALIGN)
+            start = sample * total_D + column
     return start
 
 
@@ -45,11 +46,14 @@ def sum_gradients(
     lanes = tl.arange(0, GATHER)
     columns = tl.arange(0, BLOCK_D)
     inside = columns < D
+    # The same number. AMD's buffer loads are vectors only if each term of an address is known to be divisible, and on
+    # an argument tl.multiple_of would be lost.
+    total_D = total_D // ALIGN * ALIGN
     total = tl.zeros([BLOCK_D], dtype=tl.float32)
     for place in range(first, last, GATHER):
         at = place + lanes
         live = at < last
-        start = tl.multiple_of(gradient_starts(lookups, at, live, D, B, total_D), ALIGN)
+        start = tl.multiple_of(gradient_starts(lookups, at, live, D, B, total_D, ALIGN), ALIGN)
         grads = tl.load(
             lookups.grad_output + start[:, None] + columns[None, :], mask=live[:, None] & inside[None, :], other=0.0
         ).to(tl.float32)  # [GATHER, BLOCK_D]
@@ -84,6 +88,11 @@ def step_row(
     state_row = tl.load(rows.hash_size_cumsum + feature) + row
     weight = RULE(weight, grad, state_row, elements, inside, D, rows, WEIGHT_DECAY)
     tl.store(rows.weights + elements, weight.to(rows.weights.dtype.element_ty), mask=inside)
+
+
+#: What the compiled form of a kernel depends on that sums gradients, and of one that steps.
+GRADIENT_AXES = ("output", "lookups", "bags", "rows", "D", "backward_gather_width", "num_warps")
+STEP_AXES = ("weights", "optimizer")
 
 
 def step_constants(tables: EmbeddingTables) -> dict[str, Any]:

@@ -7,10 +7,19 @@ import triton.language as tl
 
 from tbe_kernels.backward.operands import Lookups, Rows
 from tbe_kernels.backward.plan import BackwardPlan
-from tbe_kernels.backward.rows import feature_and_width, gradient_tile, step_constants, step_row, sum_gradients
+from tbe_kernels.backward.rows import (
+    GRADIENT_AXES,
+    STEP_AXES,
+    feature_and_width,
+    gradient_tile,
+    step_constants,
+    step_row,
+    sum_gradients,
+)
 from tbe_kernels.batch import Batch
 from tbe_kernels.observe import took
 from tbe_kernels.tables import EmbeddingTables
+from tbe_kernels.variants import Variants
 
 
 @triton.jit(do_not_specialize=["B", "total_D", "bucket", "threshold"])
@@ -38,6 +47,11 @@ def short_run_kernel(
             feature, D = feature_and_width(lookups, first, B, ALIGN)
             grad = sum_gradients(lookups, first, last, D, B, total_D, ALIGN, GATHER, BLOCK_D)
             step_row(rows, feature, tl.load(lookups.keys + first), D, grad, RULE, WEIGHT_DECAY, ALIGN, BLOCK_D)
+
+
+VARIANTS = {
+    "short_run_kernel": Variants(axes=(*GRADIENT_AXES, *STEP_AXES), gathers="lookups.grad_output"),
+}
 
 
 def step_short_runs(tables: EmbeddingTables, batch: Batch, plan: BackwardPlan, rows: Rows, lookups: Lookups) -> None:

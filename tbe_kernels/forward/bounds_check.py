@@ -19,6 +19,7 @@ from tbe_kernels.batch import Batch, lookups_of
 from tbe_kernels.observe import took
 from tbe_kernels.spec import BoundsCheckError, BoundsCheckMode, next_power_of_two
 from tbe_kernels.tables import EmbeddingTables
+from tbe_kernels.variants import Variants
 
 
 class BoundsCheck(NamedTuple):
@@ -32,7 +33,7 @@ class BoundsCheck(NamedTuple):
 @triton.jit(do_not_specialize=["n", "N"])
 def check_offsets_kernel(offsets, repaired, first_bad, n, N, BLOCK: tl.constexpr):
     """Copy the `n` offsets and leave the place of the first malformed one in `first_bad`."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
     here = tl.load(offsets + at, mask=inside, other=0)
     before = tl.load(offsets + at - 1, mask=inside & (at > 0), other=0).to(tl.int64)
@@ -104,6 +105,25 @@ def check_indices_kernel(
         if checked is not None:
             tl.store(checked + at, tl.where(bad, 0, index).to(checked.dtype.element_ty), mask=inside)
         report_bad(check, bad, at, last)
+
+
+VARIANTS = {
+    "check_offsets_kernel": Variants(
+        axes=("offsets", "bags", "bounds_check", "block"),
+        only={"bags": ("plain", "many"), "bounds_check": ("WARNING",)},
+        atomics=lambda _: True,
+    ),
+    "repair_offsets_kernel": Variants(
+        axes=("offsets", "bags", "bounds_check", "block"),
+        only={"bags": ("plain", "many"), "bounds_check": ("WARNING", "IGNORE")},
+        atomics=lambda given: given["warnings"] is not None,
+    ),
+    "check_indices_kernel": Variants(
+        axes=("indices", "offsets", "bags", "bounds_check", "fused_bounds_check", "block"),
+        only={"bounds_check": ("WARNING", "IGNORE", "FATAL"), "fused_bounds_check": (False,)},
+        atomics=lambda _: True,
+    ),
+}
 
 
 def check_offsets(tables: EmbeddingTables, batch: Batch) -> tuple[Batch, BoundsCheck | None]:

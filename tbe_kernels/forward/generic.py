@@ -17,6 +17,7 @@ from tbe_kernels.forward.bounds_check import BoundsCheck, report_bad
 from tbe_kernels.observe import took
 from tbe_kernels.spec import PoolingMode
 from tbe_kernels.tables import EmbeddingTables
+from tbe_kernels.variants import Variants
 
 
 @triton.jit(do_not_specialize=["B", "total_D", "slots", "bags_per_program"])
@@ -82,6 +83,19 @@ def pooled_forward_kernel(
                     else:
                         total = total / divisor.to(ACCUMULATOR)
                 tl.store(out_row + columns, total.to(output.dtype.element_ty), mask=inside)
+
+
+VARIANTS = {
+    "pooled_forward_kernel": Variants(
+        axes=(
+            *("weights", "output", "indices", "offsets", "lookups", "bags", "bounds_check", "fused_bounds_check"),
+            *("D", "gather_width", "num_warps", "accumulate_fp64"),
+        ),
+        only={"lookups": ("SUM", "WEIGHTED", "MEAN"), "bounds_check": ("WARNING", "IGNORE")},
+        atomics=lambda given: given["check"] is not None,
+        gathers="weights",
+    )
+}
 
 
 def pooled_forward(tables: EmbeddingTables, batch: Batch, check: BoundsCheck | None) -> tuple[Tensor, Tensor | None]:

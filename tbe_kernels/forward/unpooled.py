@@ -14,6 +14,7 @@ from tbe_kernels.batch import Batch, lookups_of
 from tbe_kernels.forward.bounds_check import BoundsCheck, report_bad
 from tbe_kernels.observe import took
 from tbe_kernels.tables import EmbeddingTables
+from tbe_kernels.variants import Variants
 
 
 @triton.jit(do_not_specialize=["B", "D", "programs"])
@@ -35,7 +36,7 @@ def unpooled_forward_kernel(
     feature = tl.program_id(0) // programs
     part = tl.program_id(0) % programs
     first, last = lookups_of(places, offsets, feature, B)
-    D = tl.multiple_of(D, ALIGN)
+    D = D // ALIGN * ALIGN  # the same number; on an argument, tl.multiple_of would be lost
     table = weights + tl.multiple_of(tl.load(weights_offsets + feature), ALIGN)
     for place in range(first + part * GATHER, last, programs * GATHER):
         at = place + tl.arange(0, GATHER)
@@ -56,6 +57,19 @@ def unpooled_forward_kernel(
                 row.to(tl.float32).to(output.dtype.element_ty),
                 mask=(at < last)[:, None] & inside[None, :],
             )
+
+
+VARIANTS = {
+    "unpooled_forward_kernel": Variants(
+        axes=(
+            *("weights", "output", "indices", "offsets", "lookups", "bags", "bounds_check", "fused_bounds_check"),
+            *("D", "gather_width", "num_warps"),
+        ),
+        only={"lookups": ("NONE",), "bounds_check": ("WARNING", "IGNORE")},
+        atomics=lambda given: given["check"] is not None,
+        gathers="weights",
+    )
+}
 
 
 def unpooled_forward(tables: EmbeddingTables, batch: Batch, check: BoundsCheck | None) -> Tensor:

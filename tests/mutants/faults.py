@@ -79,8 +79,8 @@ FAULTS = (
     Fault(
         "the first feature's columns for the whole run",
         "backward/rows.py",
-        "start = sample * total_D + tl.load(lookups.D_offsets + feature, mask=live, other=0)",
-        "start = sample * total_D + tl.load(lookups.D_offsets + tl.min(tl.where(live, feature, 9999), axis=0))",
+        "tl.load(lookups.D_offsets + feature, mask=live, other=0)",
+        "tl.load(lookups.D_offsets + tl.min(tl.where(live, feature, 9999), axis=0))",
         "backward.short_run",
     ),
     Fault(

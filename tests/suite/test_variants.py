@@ -1,0 +1,55 @@
+"""Which settings the ahead-of-time gate compiles: pairs meet, and nothing that a user can choose is on no axis."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tbe_kernels import TableBatchedEmbeddingBags
+from tbe_kernels.config import MENUS
+from tbe_kernels.optimizers import OPTIMIZERS
+from tbe_kernels.variants import AXES, SMALL, TILE_KNOBS, Variants, pairwise
+
+#: The module's arguments by what they do to compiled code. A new one needs an axis, or a reason.
+ON_AXES = {"embedding_specs", "pooling_mode", "weights_precision", "output_dtype", "bounds_check_mode", "optimizer"}
+ON_AXES |= {"weight_decay_mode", "config"}
+NUMBERS_ON_THE_DEVICE = {"learning_rate", "eps", "weight_decay"}
+NOT_SEEN_BY_KERNELS = {"self", "device", "feature_table_map"}
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=7))
+def test_every_two_values_of_two_menus_meet(sizes: list[int]) -> None:
+    menus = [[(column, value) for value in range(size)] for column, size in enumerate(sizes)]
+    rows = pairwise(menus)
+    for i, j in itertools.combinations(range(len(menus)), 2):
+        assert {(row[i], row[j]) for row in rows} == set(itertools.product(menus[i], menus[j]))
+    assert all(value in menu for row in rows for value, menu in zip(row, menus, strict=True))
+
+
+def test_pairwise_is_much_less_than_all() -> None:
+    assert len(pairwise([range(5), range(4), range(4), *[range(3)] * 5])) <= 25  # of 19440; at least 20
+
+
+def test_a_small_space_is_taken_whole() -> None:
+    small = Variants(axes=("offsets", "block"))
+    assert len(small.settings()) == small.space() == 8 <= SMALL
+    large = Variants(axes=("weights", "output", "indices", "offsets"))
+    assert len(large.settings()) < large.space()
+
+
+def test_settings_keep_to_the_values_that_launch_the_kernel() -> None:
+    variants = Variants(axes=("lookups", "weights", "output"), only={"lookups": ("MEAN",)})
+    assert {setting["lookups"] for setting in variants.settings()} == {"MEAN"}
+    assert {setting["D"] for setting in variants.settings()} == {AXES["D"][0]}
+
+
+def test_all_that_a_user_can_choose_is_on_an_axis() -> None:
+    arguments = inspect.signature(TableBatchedEmbeddingBags.__init__).parameters.keys()
+    assert arguments == ON_AXES | NUMBERS_ON_THE_DEVICE | NOT_SEEN_BY_KERNELS
+    assert {knob for knob, menu in MENUS.items() if menu is not None} - {*TILE_KNOBS} <= AXES.keys()
+    assert {name for name, _ in AXES["optimizer"]} == {kind.name for kind in OPTIMIZERS}
+    for axis in AXES.keys() & MENUS.keys():
+        assert set(AXES[axis]) <= set(MENUS[axis] or ())
