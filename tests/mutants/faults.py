@@ -234,8 +234,8 @@ FAULTS = (
     Fault(
         "a column beyond D is written",
         "backward/rows.py",
-        "tl.store(rows.weights + elements, weight.to(rows.weights.dtype.element_ty), mask=inside)",
-        "tl.store(rows.weights + elements, weight.to(rows.weights.dtype.element_ty), mask=columns <= D)",
+        "tl.store(rows.weights + elements, to_storage(weight, elements, rows), mask=inside)",
+        "tl.store(rows.weights + elements, to_storage(weight, elements, rows), mask=columns <= D)",
         "backward.short_run",
     ),
     # Optimizer semantics.
