@@ -106,7 +106,8 @@ class Values(_Terse):
 
     "exact": integers of so many bits (weights, gradients) and halves (per-sample weights), so that sums come out exact.
     "general": random sign and mantissa, exponents uniform within `spread` binary orders around 1.
-    `specials`: a few infinities and NaNs among weights and gradients.
+    `specials`: a few infinities and NaNs among weights and gradients. `scale`: weights and gradients times 2 ** scale.
+    `largest`: the largest finite number of either sign among fp16 weights.
     """
 
     mode: str = "exact"
@@ -116,6 +117,8 @@ class Values(_Terse):
     psw_bits: int = 2
     spread: int = 4
     specials: bool = False
+    scale: int = 0
+    largest: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,7 +126,8 @@ class Case(_Terse):
     """A tiny training run: tables, features, batches, and in which order their forwards and backwards happen.
 
     `order`: batch numbers; the first mention is that batch's forward, the second its backward. `routing`: the knobs of
-    the implementation under test; what it does not name has its default.
+    the implementation under test; what it does not name has its default. `stochastic_rounding`: of the updated weights,
+    with noise made from `rounding_seed`; fp32 weights take no notice of it.
     """
 
     tables: tuple[Table, ...]
@@ -139,6 +143,8 @@ class Case(_Terse):
     bounds_check_mode: str = "WARNING"
     values: Values = Values()
     routing: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    stochastic_rounding: bool = False
+    rounding_seed: int = 0
 
     def __post_init__(self) -> None:
         for problem in _problems(self):
@@ -231,6 +237,8 @@ def _problems(case: Case) -> Iterator[str]:
     for k in set(case.order):
         if not 0 <= k < len(case.batches) or case.order.count(k) > 2:
             yield f"order: batch {k} does not exist, or is mentioned more than twice: {case.order}"
+    if not -(2**63) <= case.rounding_seed < 2**63:
+        yield f"rounding_seed: expected an int64, got {case.rounding_seed}"
     if case.bounds_check_mode == "NONE":
         for k, batch in enumerate(case.batches):
             if batch.offsets_edits or _has_bad_ids(case, batch):

@@ -319,6 +319,8 @@ def _plainer_axes(case: Case) -> Candidates:
         "indices_dtype",
         "offsets_dtype",
         "bounds_check_mode",
+        "stochastic_rounding",
+        "rounding_seed",
     ):
         yield _changed(case, **{name: getattr(PLAIN, name)})
     for k, batch in enumerate(case.batches):
@@ -334,6 +336,8 @@ def _plainer_values(case: Case) -> Candidates:
         yield _changed(case, values=Values(seed=values.seed, specials=values.specials))
     yield _changed(case, values=replace(values, specials=False))
     yield _changed(case, values=replace(values, seed=0))
+    yield _changed(case, values=replace(values, scale=0))
+    yield _changed(case, values=replace(values, largest=False))
     for name in ("weight_bits", "grad_bits", "psw_bits") if values.mode == "exact" else ("spread",):
         for smaller in range(1, getattr(values, name)):
             change: Any = {name: smaller}

@@ -212,6 +212,7 @@ def _grad_values(case: Case, number: int, ids: np.ndarray, lengths: np.ndarray) 
         grad = _integers(bits, values.grad_bits)
     else:
         grad = _general(bits, min(values.spread, 8))
+    grad = np.ldexp(grad, values.scale)
     if given.grad_layout.startswith("expanded"):
         return torch.from_numpy(grad.reshape(places.shape))
     live = np.concatenate(([0], np.cumsum(ids >= 0)))
@@ -264,7 +265,10 @@ def _table_rows(case: Case, number: int, used: np.ndarray) -> TableRows:
         numbers = _integers(bits, values.weight_bits)
     else:
         numbers = _general(bits, min(values.spread, 8) if case.weights_dtype == "float16" else values.spread)
-    numbers = numbers.reshape(len(rows), table.dim)
+    numbers = np.ldexp(numbers, values.scale).reshape(len(rows), table.dim)
+    if values.largest and case.weights_dtype == "float16":
+        largest = float(np.finfo(np.float16).max)
+        numbers = np.where((bits % np.uint64(8) == 3).reshape(numbers.shape), np.copysign(largest, numbers), numbers)
     if values.specials and numbers.size:
         _plant_specials(numbers, bits)
     unused = ~np.isin(rows, used)

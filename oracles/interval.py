@@ -42,6 +42,23 @@ def round_to(x: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(torch.isfinite(x), rounded, x)
 
 
+def neighbours(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """fp64 -> what stochastic rounding to `dtype` may make of it: the numbers next to `x` from below and from above.
+
+    Both are `x` where `dtype` holds it or is not coarser than fp32. Beyond the largest finite number rounding is to
+    nearest, so both are what `round_to` gives.
+    """
+    nearest = round_to(x, dtype)
+    if dtype in (torch.float32, torch.float64):
+        return nearest, nearest
+    precision, least, largest = FORMATS[dtype]
+    _, exponent = torch.frexp(x)
+    step = torch.clamp(exponent - precision, min=least - precision + 1)
+    units, certain = scale(x, -step), ~(x.abs() <= largest)
+    below, above = (scale(whole(units), step) for whole in (torch.floor, torch.ceil))
+    return torch.where(certain, nearest, below), torch.where(certain, nearest, above)
+
+
 def scale(x: Tensor, exponent: Tensor) -> Tensor:
     """x * 2 ** exponent in fp64 (`torch.ldexp` takes the power in fp32, which overflows at 2 ** 128)."""
     return x * torch.pow(torch.tensor(2.0, dtype=torch.float64), exponent.to(torch.float64))
@@ -74,6 +91,10 @@ class Interval:
     def rounded(self, dtype: torch.dtype) -> Interval:
         """After one correct rounding to `dtype`."""
         return Interval(round_to(self.lo, dtype), round_to(self.hi, dtype))
+
+    def rounded_stochastically(self, dtype: torch.dtype) -> Interval:
+        """After one stochastic rounding to `dtype`: of a point, its two neighbours, with nothing between them."""
+        return Interval(neighbours(self.lo, dtype)[0], neighbours(self.hi, dtype)[1])
 
     def __getitem__(self, index: object) -> Interval:
         return Interval(self.lo[index], self.hi[index])  # type: ignore[index]

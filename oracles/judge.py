@@ -16,7 +16,7 @@ from torch import Tensor
 from corpus.case import Case
 from corpus.tensors import TableRows, table_rows
 from oracles import optimizers
-from oracles.compare import Finding, Place, Sharpness, bits, compare, compare_bits
+from oracles.compare import SHOWN, Difference, Finding, Place, Sharpness, bits, compare, compare_bits
 from oracles.implementation import Backward, Forward, Implementation, Routing, Trace
 from oracles.interval import Interval
 from oracles.reference import ExpectedBackward, ExpectedRows, ReferenceBatch
@@ -146,7 +146,36 @@ class _TraceJudge:
         for name, old, new in self._quantities(step):
             table = expected.tables[int(name.split("=")[1].rstrip("]"))]
             findings += self._rows(batch, step, name, table, old, new)
-        return findings + self._psw(step, expected.psw_gradient)
+        findings += self._psw(step, expected.psw_gradient)
+        if self.case.stochastic_rounding and not findings:
+            findings += self._alike(step, expected)
+        return findings
+
+    def _alike(self, step: Backward, expected: ExpectedBackward) -> list[Finding]:
+        """Chance is a function of the seed, the iteration and the element: whoever has the same number to store at the
+        same place in the same step stores it alike. Zeros may differ in sign."""
+        key = ("stored", step.batch, self.backwards, self.learning_rate)
+        first: list[Tensor] = self.judge.remember(key, self.weights, self.state, lambda: step.weights)
+        if first is step.weights:
+            return []
+        findings = []
+        for t, table in enumerate(expected.tables):
+            was, now = first[t][table.touched], step.weights[t][table.touched]
+            self._tally("alike").exact += int((table.certain & ~table.weights.is_point()).sum())
+            places = (table.certain & (was != now) & ~(was.isnan() & now.isnan())).nonzero().tolist()
+            if places:
+                shown = tuple(
+                    Difference(self._weight(t, table, r, c), float(now[r, c]), float(was[r, c]), 0.0)
+                    for r, c in places[:SHOWN]
+                )
+                line = f"{len(places)} weights of table {t} rounded otherwise than on another routing"
+                findings.append(Finding(f"{line}, batch {step.batch}", shown, across=True))
+        return findings
+
+    def _weight(self, t: int, table: ExpectedRows, row: int, column: int) -> str:
+        """The name of a weight of a touched row."""
+        tracked, rows = int(table.touched[row]), self.judge.tracked[t].rows
+        return f"weights[t={t}][row {tracked if rows is None else int(rows[tracked])}, col {column}]"
 
     def _rows(
         self, batch: ReferenceBatch, step: Backward, name: str, table: ExpectedRows, old: Tensor, new: Tensor

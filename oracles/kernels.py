@@ -161,6 +161,8 @@ class Run:
             eps=given.eps if given.name != "EXACT_SGD" else 1e-8,
             weight_decay=given.weight_decay,
             weight_decay_mode=tbe.WeightDecayMode[given.weight_decay_mode],
+            stochastic_rounding=case.stochastic_rounding,
+            rounding_seed=case.rounding_seed,
             config=tbe.KernelConfig.for_target(tbe.config.target_of(device), routing),
             device=device,
         )

@@ -30,6 +30,7 @@ class ExpectedRows:
     touched: Tensor  # int64 [n]
     weights: Interval  # [n, D], as stored
     state: dict[str, Interval]  # [n] or [n, D]
+    certain: Tensor  # bool [n, D]: where only one fp32 number can have come to be stored
 
 
 @dataclass
@@ -175,7 +176,9 @@ class ReferenceBatch:
             before = {name: value[touched].to(torch.float64) for name, value in state[t].items()}
             g_interval = self._row_gradients(t, touched, g, magnitude[t][1])
             step = optimizers.step(w[touched].to(torch.float64), g_interval, g, before, lr, case.optimizer)
-            tables.append(ExpectedRows(touched, step.weights.rounded(w.dtype), step.state))
+            stochastic = case.stochastic_rounding
+            stored = step.weights.rounded_stochastically(w.dtype) if stochastic else step.weights.rounded(w.dtype)
+            tables.append(ExpectedRows(touched, stored, step.state, step.weights.is_point()))
         psw_gradient = None
         if self.given.psw == "trained":
             assert psw_center is not None

@@ -26,6 +26,7 @@ from corpus.case import (
 )
 from strategies.bags import feature_bags
 from strategies.optimizers import RATES, fp32, optimizers
+from strategies.rounding import rounded
 from strategies.routing import INTERPRETER, Limits, config_of, routings
 from strategies.tables import table_sets
 from strategies.values import values
@@ -89,7 +90,7 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
             mean=pooling_mode == "MEAN",
         )
     )
-    return Case(
+    case = Case(
         tables=tables,
         feature_table_map=features,
         batches=tuple(drawn),
@@ -104,6 +105,7 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
         values=case_values,
         routing=routing,
     )
+    return draw(rounded(case))
 
 
 def _any_rate(draw: st.DrawFn, optimizer: Optimizer) -> Optimizer:

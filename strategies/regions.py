@@ -154,5 +154,10 @@ REGIONS: dict[str, Region] = {
     "weights and outputs of different types": lambda c: c.weights_dtype != c.output_dtype,
     "ids and offsets of different types": lambda c: c.indices_dtype != c.offsets_dtype,
     "infinities and NaNs": lambda c: c.values.specials,
+    "stochastic rounding of fp16": lambda c: c.stochastic_rounding and c.weights_dtype == "float16",
+    "stochastic rounding of bf16": lambda c: c.stochastic_rounding and c.weights_dtype == "bfloat16",
+    "stochastic rounding asked of fp32": lambda c: c.stochastic_rounding and c.weights_dtype == "float32",
+    "stochastic rounding of subnormal weights": lambda c: c.stochastic_rounding and c.values.scale < -14,
+    "stochastic rounding beside the largest number": lambda c: c.stochastic_rounding and c.values.largest,
     "eps of zero": lambda c: c.optimizer.eps == 0.0 and c.optimizer.name != "EXACT_SGD",
 }

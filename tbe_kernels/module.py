@@ -23,10 +23,14 @@ class TableBatchedEmbeddingBags(nn.Module):
     default one feature a table, in order. `weights_precision` and `output_dtype`: fp32, fp16 or bf16.
     `config`: a `KernelConfig`, or knobs on top of the target's defaults. `weights` is one flat parameter, uninitialised
     until `init_embedding_weights_uniform` or a copy into `split_embedding_weights()`.
+    `stochastic_rounding`: updated fp16 and bf16 rows are stored as one of their two neighbours, with the probability
+    that keeps the mean (off by default, where FBGEMM has it on; fp32 rows are stored as they are either way). Modules
+    with the same `rounding_seed`, any int64, round the same element in the same iteration alike.
 
     Buffers, all on the device and part of `state_dict()`: `iter` int64 `[1]`, backward calls so far;
     `bounds_check_warning` int64 `[1]`, bad ids and repaired offsets seen so far in mode WARNING; `hyper` fp32, the
-    learning rate first; the optimizer's state, `momentum1` and `momentum2`, flat fp32, where it has them.
+    learning rate first; `rounding_seed` int64 `[1]`; the optimizer's state, `momentum1` and `momentum2`, flat fp32,
+    where it has them.
 
     Raises ValueError, naming the argument, for anything that is not allowed.
     """
@@ -45,6 +49,8 @@ class TableBatchedEmbeddingBags(nn.Module):
         eps: float = DEFAULTS["eps"],
         weight_decay: float = DEFAULTS["weight_decay"],
         weight_decay_mode: WeightDecayMode = WeightDecayMode.NONE,
+        stochastic_rounding: bool = False,
+        rounding_seed: int = 0,
         config: KernelConfig | Mapping[str, object] | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -53,6 +59,8 @@ class TableBatchedEmbeddingBags(nn.Module):
         _expect("pooling_mode", pooling_mode, PoolingMode)
         _expect("bounds_check_mode", bounds_check_mode, BoundsCheckMode)
         _expect("weight_decay_mode", weight_decay_mode, WeightDecayMode)
+        if not isinstance(stochastic_rounding, bool):
+            raise ValueError(f"stochastic_rounding: expected True or False, got {stochastic_rounding!r}")
         for name, dtype in (("weights_precision", weights_precision), ("output_dtype", output_dtype)):
             if dtype not in FLOATS:
                 raise ValueError(f"{name}: expected {', '.join(map(str, FLOATS))}, got {dtype!r}")
@@ -76,11 +84,13 @@ class TableBatchedEmbeddingBags(nn.Module):
         )
         self.weights = nn.Parameter(torch.empty(layout.weights_offsets[-1], dtype=weights_precision, device=device))
         self.tables = EmbeddingTables(
-            self.weights, layout, pooling_mode, output_dtype, bounds_check_mode, state, config
+            self.weights, layout, pooling_mode, output_dtype, bounds_check_mode, state, config, stochastic_rounding
         )
         self.register_buffer("bounds_check_warning", self.tables.bounds_check_warning)
+        self.register_buffer("rounding_seed", self.tables.rounding_seed)
         for name, tensor in state.tensors().items():
             self.register_buffer(name, tensor)
+        self.set_rounding_seed(rounding_seed)
 
     def forward(
         self,
@@ -106,6 +116,16 @@ class TableBatchedEmbeddingBags(nn.Module):
     def set_learning_rate(self, learning_rate: float) -> None:
         """Set the learning rate of every later backward, without synchronising. Raises ValueError if it is negative."""
         self.tables.optimizer.set_learning_rate(learning_rate)
+
+    def set_rounding_seed(self, rounding_seed: int) -> None:
+        """Set the seed of stochastic rounding for every later backward, without synchronising.
+
+        The noise of a backward depends on this seed, on `iter` and on the element, so a run repeats if all of them do.
+        Raises ValueError unless it is an integer that int64 holds.
+        """
+        if not -(2**63) <= _integer("rounding_seed", rounding_seed) < 2**63:
+            raise ValueError(f"rounding_seed: expected an integer from -2**63 to 2**63 - 1, got {rounding_seed}")
+        self.tables.rounding_seed.fill_(rounding_seed)
 
     def split_embedding_weights(self) -> list[Tensor]:
         """Each table's weights `[E, D]`: views into `weights`, outside autograd."""

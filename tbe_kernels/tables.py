@@ -24,14 +24,23 @@ class EmbeddingTables:
     bounds_check_mode: BoundsCheckMode
     optimizer: OptimizerState
     config: KernelConfig
+    stochastic_rounding: bool = False
     on_device: DeviceLayout = field(init=False)
     bounds_check_warning: Tensor = field(init=False)
+    #: int64 `[1]`: what the noise of stochastic rounding is made from.
+    rounding_seed: Tensor = field(init=False)
     #: By stream: sums and counters of fused long runs, all zeros between launches.
     fused_workspaces: dict[int, tuple[Tensor, Tensor]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.on_device = self.layout.on(self.weights.device)
         self.bounds_check_warning = torch.zeros(1, dtype=torch.int64, device=self.weights.device)
+        self.rounding_seed = torch.zeros(1, dtype=torch.int64, device=self.weights.device)
+
+    @property
+    def rounds_stochastically(self) -> bool:
+        """Whether updated rows are rounded stochastically: if asked for, and there is something to round to."""
+        return self.stochastic_rounding and self.weights.dtype != torch.float32
 
     @property
     def accumulates_fp64(self) -> bool:

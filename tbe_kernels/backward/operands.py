@@ -23,6 +23,7 @@ class Rows(NamedTuple):
     momentum2: Tensor | None
     hyper: Tensor  # fp32: learning rate, then the optimizer's hyper-parameters
     iteration: Tensor  # int64 [1]: backward calls, this one included
+    rounding_seed: Tensor | None  # int64 [1]: round stochastically (None: to nearest)
     weights_offsets: Tensor  # int64 [T]
     hash_size_cumsum: Tensor  # int64 [T + 1]
     key_base: Tensor  # int64 [T]
@@ -50,6 +51,7 @@ def rows_of(tables: EmbeddingTables) -> Rows:
         momentum2=optimizer.momentum2,
         hyper=optimizer.hyper,
         iteration=optimizer.iter,
+        rounding_seed=tables.rounding_seed if tables.rounds_stochastically else None,
         weights_offsets=on_device.weights_offsets,
         hash_size_cumsum=on_device.hash_size_cumsum,
         key_base=on_device.key_base,

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from tbe_kernels.batch import Batch, feature_of
+from tbe_kernels.rounding import to_storage
 from tbe_kernels.spec import Bucket
 from tbe_kernels.tables import EmbeddingTables
 
@@ -87,7 +88,7 @@ def step_row(
     weight = tl.load(rows.weights + elements, mask=inside, other=0.0).to(tl.float32)
     state_row = tl.load(rows.hash_size_cumsum + feature) + row
     weight = RULE(weight, grad, state_row, elements, inside, D, rows, WEIGHT_DECAY)
-    tl.store(rows.weights + elements, weight.to(rows.weights.dtype.element_ty), mask=inside)
+    tl.store(rows.weights + elements, to_storage(weight, elements, rows), mask=inside)
 
 
 #: What the compiled form of a kernel depends on that sums gradients, and of one that steps.

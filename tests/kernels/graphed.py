@@ -32,7 +32,7 @@ class GraphedKernels(TbeKernels):
         """Capture, then replay for each batch; the learning rate changes between replays."""
         run, trace = Run(self.package, case, routing, device), Trace()
         static = batch_tensors(case, 0, device)
-        step = _capture(run.module, run.arguments(0, static), static.grad_output)
+        step = capture(run.module, run.arguments(0, static), static.grad_output)
         for number in range(len(case.batches)):
             batch = batch_tensors(case, number, device)
             for name, value in vars(batch).items():
@@ -51,7 +51,7 @@ def _shapes(batch: BatchTensors) -> list[torch.Size]:
     return [value.shape for value in vars(batch).values() if value is not None]
 
 
-def _capture(module: Any, arguments: dict[str, Any], grad_output: Tensor) -> SimpleNamespace:
+def capture(module: Any, arguments: dict[str, Any], grad_output: Tensor) -> SimpleNamespace:
     """A graph of one forward and backward, after a warm-up whose effects are undone."""
     state: list[Tensor] = [module.weights.detach(), module.iter, module.bounds_check_warning]
     state += [value for table in module.split_optimizer_states() for value in table.values()]

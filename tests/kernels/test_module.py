@@ -65,6 +65,12 @@ BAD_MODULES: dict[str, tuple[dict[str, Any], str]] = {
         {"weight_decay_mode": tbe.WeightDecayMode.L2},
         "weight_decay_mode: EXACT_SGD knows NONE",
     ),
+    "a rounding that is no truth": ({"stochastic_rounding": 1}, "stochastic_rounding: expected True or False, got 1"),
+    "a seed that is no integer": ({"rounding_seed": 0.5}, "rounding_seed: expected an integer, got 0.5"),
+    "a seed beyond int64": (
+        {"rounding_seed": 2**63},
+        r"rounding_seed: expected an integer from -2\*\*63 to .* got 9223",
+    ),
     "an unknown knob": ({"config": {"gather": 3}}, "there is no knob 'gather'"),
     "a knob's value": ({"config": {"gather_width": 3}}, "gather_width: expected one of 1, 2, 4, .* got 3"),
     "a threshold of zero": ({"config": {"long_run_threshold": 0}}, "long_run_threshold: .* from 1 up, got 0"),

@@ -234,8 +234,8 @@ FAULTS = (
     Fault(
         "a column beyond D is written",
         "backward/rows.py",
-        "tl.store(rows.weights + elements, weight.to(rows.weights.dtype.element_ty), mask=inside)",
-        "tl.store(rows.weights + elements, weight.to(rows.weights.dtype.element_ty), mask=columns <= D)",
+        "tl.store(rows.weights + elements, to_storage(weight, elements, rows), mask=inside)",
+        "tl.store(rows.weights + elements, to_storage(weight, elements, rows), mask=columns <= D)",
         "backward.short_run",
     ),
     # Optimizer semantics.
@@ -266,6 +266,42 @@ FAULTS = (
         "self.hyper[:1].fill_(learning_rate)",
         "self.hyper[:1].add_(learning_rate * (self.hyper[0] == 0))",
         "backward.plan",
+    ),
+    # Stochastic rounding; what takes statistics to see is in tests/suite/test_rounding_faults.py.
+    Fault(
+        "the noise depends on the program",
+        "rounding.py",
+        "elements.to(tl.uint32),",
+        "(elements + tl.program_id(0)).to(tl.uint32),",
+        "backward.short_run",
+    ),
+    Fault(
+        "long runs round with noise of their own",
+        "backward/long_run.py",
+        "step_row(rows, feature, tl.load(lookups.keys + first), D, grad, RULE",
+        "step_row(rows._replace(iteration=run_starts), feature, tl.load(lookups.keys + first), D, grad, RULE",
+        "backward.long_run.ordered",
+    ),
+    Fault(
+        "subnormal numbers are rounded as coarsely as they are small",
+        "rounding.py",
+        "tl.maximum(LEAST - exponent, 0)",
+        "2 * tl.maximum(LEAST - exponent, 0)",
+        "backward.short_run",
+    ),
+    Fault(
+        "the largest finite number becomes infinite",
+        "rounding.py",
+        "bits = tl.where(magnitude >= OVERFLOW, INFINITY, bits)",
+        "bits = tl.where(magnitude >= LARGEST, INFINITY, bits)",
+        "backward.short_run",
+    ),
+    Fault(
+        "rounding is stochastic where nobody asked",
+        "tables.py",
+        "return self.stochastic_rounding and self.weights",
+        "return self.weights",
+        "backward.short_run",
     ),
     # Atomics, workspaces.
     Fault(

@@ -89,7 +89,8 @@ def test_exact_mode_is_exact() -> None:
     counts = Counter[str]()
 
     @settings(search, max_examples=400)
-    @given(cases().filter(lambda case: case.values.mode == "exact" and not case.values.specials))
+    # Stochastic rounding may store either neighbour of an exact result.
+    @given(cases().filter(lambda c: c.values.mode == "exact" and not c.values.specials and not c.stochastic_rounding))
     def add(case: Case) -> None:
         exact, every = exact_share(case)
         counts.update(exact=exact, every=every)
