@@ -9,7 +9,8 @@ from torch import Tensor
 from corpus.case import OPTIMIZERS, Optimizer
 from oracles import optimizers
 from oracles.interval import Interval
-from oracles.optimizers import RULES, OracleError, RowwiseAdagrad, real_step, step
+from oracles.optimizers import RULES, OracleError, real_step, step
+from oracles.real_optimizers import RowwiseAdagrad
 
 
 def rows(seed: int, dim: int) -> tuple[Tensor, Tensor]:
