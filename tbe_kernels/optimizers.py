@@ -113,7 +113,8 @@ class OptimizerState:
         self.row = OPTIMIZERS[optimizer]
         if weight_decay_mode not in self.row.decay_modes:
             known = ", ".join(m.name for m in self.row.decay_modes)
-            raise ValueError(f"weight_decay_mode: {optimizer.name} knows {known}, got {weight_decay_mode!r}")
+            hint = "; it has weight_decay in its formula" if "weight_decay" in self.row.hyperparameters else ""
+            raise ValueError(f"weight_decay_mode: {optimizer.name} knows {known}, got {weight_decay_mode!r}{hint}")
         for name, value in hyperparameters.items():
             if name not in self.row.hyperparameters and value != DEFAULTS[name]:
                 raise ValueError(f"{name}: {optimizer.name} does not read it, got {value!r}")

@@ -308,7 +308,7 @@ def test_a_module_is_neither_moved_nor_converted(device: torch.device) -> None:
 def test_every_combination_of_gradients(
     trains_weights: bool, trains_psw: bool, hoisted: bool, device: torch.device
 ) -> None:
-    """Frozen weights keep every bit; per-sample weights get a gradient if and only if they ask; nothing else is done."""
+    """Frozen weights keep every bit; per-sample weights get a gradient if and only if asked for; nothing else."""
     module = make(device, config={"hoist_transpose_to_forward": hoisted})
     module.weights.requires_grad_(trains_weights)
     before, heard = everything(module), []
