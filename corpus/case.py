@@ -19,7 +19,17 @@ INTEGERS = ("int32", "int64")
 POOLING_MODES = ("SUM", "MEAN", "NONE")
 BOUNDS_CHECK_MODES = ("FATAL", "WARNING", "IGNORE", "NONE")
 WEIGHT_DECAY_MODES = ("NONE", "L2", "DECOUPLE")
-OPTIMIZERS = ("EXACT_SGD", "EXACT_ROWWISE_ADAGRAD", "EXACT_ADAGRAD")
+OPTIMIZERS = (
+    "EXACT_SGD",
+    "EXACT_ROWWISE_ADAGRAD",
+    "EXACT_ADAGRAD",
+    "ADAM",
+    "PARTIAL_ROWWISE_ADAM",
+    "LAMB",
+    "PARTIAL_ROWWISE_LAMB",
+    "LARS_SGD",
+    "NONE",
+)
 #: How `grad_output` lies in memory: contiguous, one number for all, one row for all samples, columns first, every
 #: second column of a wider buffer, or contiguous one element past an aligned address.
 GRAD_LAYOUTS = ("contiguous", "expanded", "expanded_rows", "transposed", "sliced", "unaligned")
@@ -91,13 +101,23 @@ class Batch(_Terse):
 
 @dataclass(frozen=True, repr=False)
 class Optimizer(_Terse):
-    """The optimizer and its hyper-parameters."""
+    """The optimizer and its hyper-parameters; those that it does not read mean nothing.
+
+    `weight_decay` belongs to a mode for EXACT_ROWWISE_ADAGRAD, to the formula for those with moments and LARS_SGD.
+    `max_gradient`: the bound of gradient clipping, whatever the optimizer; None does not clip.
+    """
 
     name: str = "EXACT_SGD"
     learning_rate: float = 1.0
     eps: float = 0.0
     weight_decay: float = 0.0
     weight_decay_mode: str = "NONE"
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eta: float = 0.001
+    momentum: float = 0.9
+    max_norm: float = 0.0
+    max_gradient: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,6 +128,7 @@ class Values(_Terse):
     "general": random sign and mantissa, exponents uniform within `spread` binary orders around 1.
     `specials`: a few infinities and NaNs among weights and gradients. `scale`: weights and gradients times 2 ** scale.
     `largest`: the largest finite number of either sign among fp16 weights.
+    `specials`: a few infinities and NaNs among weights and gradients. `zero_rows`: every other row of weights is zero.
     """
 
     mode: str = "exact"
@@ -119,6 +140,7 @@ class Values(_Terse):
     specials: bool = False
     scale: int = 0
     largest: bool = False
+    zero_rows: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -216,6 +238,9 @@ def _problems(case: Case) -> Iterator[str]:
     for name, value, menu in menus:
         if value not in menu:
             yield f"{name}: expected one of {', '.join(menu)}, got {value!r}"
+    bound = case.optimizer.max_gradient
+    if bound is not None and not bound > 0:
+        yield f"optimizer.max_gradient: expected a number above 0 or None, got {bound}"
     if not case.tables or any(t.rows < 1 or t.dim < 1 for t in case.tables):
         yield "tables: expected at least one, each with rows and dim of at least 1"
     if not case.feature_table_map or any(not 0 <= t < len(case.tables) for t in case.feature_table_map):

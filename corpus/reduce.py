@@ -309,8 +309,12 @@ def _plainer_axes(case: Case) -> Candidates:
     plain_optimizer = Optimizer(name=case.optimizer.name)
     for new in (Optimizer(), plain_optimizer, replace(case.optimizer, weight_decay=0.0, weight_decay_mode="NONE")):
         yield _changed(case, optimizer=new)
-    for name in ("learning_rate", "eps"):
-        yield _changed(case, optimizer=replace(case.optimizer, **{name: getattr(PLAIN.optimizer, name)}))
+    for f in dataclasses.fields(Optimizer):
+        if f.name not in ("name", "weight_decay_mode"):
+            changed: Any = {f.name: f.default}
+            yield _changed(case, optimizer=replace(case.optimizer, **changed))
+    if case.optimizer.max_gradient is not None:
+        yield _changed(case, optimizer=replace(case.optimizer, max_gradient=1.0))
     yield _changed(case, bounds_check_mode="NONE")
     for name in (
         "pooling_mode",
@@ -333,8 +337,9 @@ def _plainer_axes(case: Case) -> Candidates:
 def _plainer_values(case: Case) -> Candidates:
     values = case.values
     if values.mode == "general":
-        yield _changed(case, values=Values(seed=values.seed, specials=values.specials))
+        yield _changed(case, values=Values(seed=values.seed, specials=values.specials, zero_rows=values.zero_rows))
     yield _changed(case, values=replace(values, specials=False))
+    yield _changed(case, values=replace(values, zero_rows=False))
     yield _changed(case, values=replace(values, seed=0))
     yield _changed(case, values=replace(values, scale=0))
     yield _changed(case, values=replace(values, largest=False))
@@ -356,7 +361,7 @@ def _plainer_routing(case: Case) -> Candidates:
 
 def _other_values(case: Case) -> Candidates:
     """A smaller structure with values of another seed: what an element gets depends on where it stands."""
-    for make in (_fewer_batches, _fewer_features, _fewer_samples, _fewer_lookups):
+    for make in (_fewer_batches, _fewer_features, _fewer_tables, _fewer_samples, _fewer_lookups):
         for smaller in make(case):
             if smaller is not None:
                 yield from (_changed(smaller, values=replace(case.values, seed=seed)) for seed in OTHER_SEEDS)

@@ -271,6 +271,8 @@ def _table_rows(case: Case, number: int, used: np.ndarray) -> TableRows:
         numbers = np.where((bits % np.uint64(8) == 3).reshape(numbers.shape), np.copysign(largest, numbers), numbers)
     if values.specials and numbers.size:
         _plant_specials(numbers, bits)
+    if values.zero_rows:
+        numbers[random_bits(values.seed, 4000 + number, len(rows)) % np.uint64(2) == 0] = 0.0
     unused = ~np.isin(rows, used)
     numbers[unused & (random_bits(values.seed, 3000 + number, len(rows)) % np.uint64(2) == 0)] = np.nan
     kept = torch.from_numpy(numbers).to(torch_dtype(case.weights_dtype))

@@ -30,11 +30,22 @@ class Forward:
 
 
 @dataclass
+class RowGradients:
+    """The touched linear rows int64 `[n]` (tables one after the other), their summed gradients fp32 `[n, max D]`, zeros
+    beyond each row's D, and how many entries count."""
+
+    rows: Tensor
+    gradients: Tensor
+    count: int
+
+
+@dataclass
 class Backward:
     """One backward: what it left. `weights[t]` and `state[t][name]` hold the rows that `corpus.tensors` tracks.
 
     `psw_gradient` fp32 `[N]`, or None where none was asked for. `weights_grad_is_none`: the fused update leaves no
-    gradient behind. `iterations`: backward calls counted so far (None: not counted).
+    gradient behind. `iterations`: backward calls counted so far (None: not counted). `row_gradients`: with the
+    optimizer NONE, what it leaves instead of a step.
     """
 
     batch: int
@@ -43,6 +54,7 @@ class Backward:
     psw_gradient: Tensor | None
     weights_grad_is_none: bool
     iterations: int | None
+    row_gradients: RowGradients | None = None
 
 
 @dataclass

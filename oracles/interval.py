@@ -156,7 +156,7 @@ def square_root(a: Interval) -> Interval:
 
 def square(a: Interval) -> Interval:
     """fl(a * a), knowing that both factors are the same."""
-    return _exact_square(a).rounded(torch.float32)
+    return exact_square(a).rounded(torch.float32)
 
 
 def multiply_add(a: Interval, b: Interval, c: Interval) -> Interval:
@@ -166,7 +166,7 @@ def multiply_add(a: Interval, b: Interval, c: Interval) -> Interval:
 
 def square_add(a: Interval, c: Interval) -> Interval:
     """a * a + c, fused or not."""
-    return _fused_add(_exact_square(a), c).union(add(square(a), c))
+    return _fused_add(exact_square(a), c).union(add(square(a), c))
 
 
 def difference_of_products(a: Interval, b: Interval, c: Interval, d: Interval) -> Interval:
@@ -178,12 +178,23 @@ def difference_of_products(a: Interval, b: Interval, c: Interval, d: Interval) -
     )
 
 
+def sum_of_products(a: Interval, b: Interval, c: Interval, d: Interval) -> Interval:
+    """a * b + c * d, with neither product or either one fused."""
+    return difference_of_products(a, b, c.negated(), d)
+
+
+def choose(condition: Tensor, a: Interval, b: Interval) -> Interval:
+    """a where the condition holds, b elsewhere."""
+    return Interval(torch.where(condition, a.lo, b.lo), torch.where(condition, a.hi, b.hi))
+
+
 def _product(a: Interval, b: Interval) -> Interval:
     """a * b before rounding: fp64 holds the product of two fp32 numbers exactly."""
     return Interval(*_corners(torch.mul, a, b))
 
 
-def _exact_square(a: Interval) -> Interval:
+def exact_square(a: Interval) -> Interval:
+    """a * a before rounding."""
     across = (a.lo < 0) & (a.hi > 0)
     low, high = a.lo * a.lo, a.hi * a.hi
     least = torch.where(across, torch.zeros_like(low), torch.minimum(low, high))

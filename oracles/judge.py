@@ -20,6 +20,7 @@ from oracles.compare import SHOWN, Difference, Finding, Place, Sharpness, bits, 
 from oracles.implementation import Backward, Forward, Implementation, Routing, Trace
 from oracles.interval import Interval
 from oracles.reference import ExpectedBackward, ExpectedRows, ReferenceBatch
+from oracles.row_gradients import compare_row_gradients
 
 State = list[optimizers.State]
 
@@ -80,6 +81,7 @@ class _TraceJudge:
         self.weights = [rows.values for rows in judge.tracked]
         self.state = first_state(self.case, judge.tracked)
         self.learning_rate = self.case.optimizer.learning_rate
+        self.steps = optimizers.RULES[self.case.optimizer.name].steps
         self.warnings = self.backwards = 0
         self.result = Judgement()
 
@@ -131,12 +133,12 @@ class _TraceJudge:
         self.backwards += 1
         new_rate = batch.given.learning_rate
         self.learning_rate = self.learning_rate if new_rate is None else new_rate
-        key = ("backward", step.batch, self.accumulator, self.learning_rate)
+        key = ("backward", step.batch, self.accumulator, self.learning_rate, self.backwards)
         expected: ExpectedBackward = self.judge.remember(
             key,
             self.weights,
             self.state,
-            lambda: batch.backward(self.weights, self.state, self.learning_rate, self.accumulator),
+            lambda: batch.backward(self.weights, self.state, self.learning_rate, self.backwards, self.accumulator),
         )
         findings = []
         if not step.weights_grad_is_none:
@@ -146,6 +148,7 @@ class _TraceJudge:
         for name, old, new in self._quantities(step):
             table = expected.tables[int(name.split("=")[1].rstrip("]"))]
             findings += self._rows(batch, step, name, table, old, new)
+        findings += self._row_gradients(step, expected)
         findings += self._psw(step, expected.psw_gradient)
         if self.case.stochastic_rounding and not findings:
             findings += self._alike(step, expected)
@@ -177,15 +180,25 @@ class _TraceJudge:
         tracked, rows = int(table.touched[row]), self.judge.tracked[t].rows
         return f"weights[t={t}][row {tracked if rows is None else int(rows[tracked])}, col {column}]"
 
+    def _row_gradients(self, step: Backward, expected: ExpectedBackward) -> list[Finding]:
+        """Left by the optimizer that steps nothing, and by no other."""
+        if self.steps:
+            return [] if step.row_gradients is None else [Finding("row gradients were left by an optimizer that steps")]
+        self.result.changed |= any(len(table.touched) > 0 for table in expected.tables)
+        return compare_row_gradients(
+            self.case, self.judge.tracked, expected, step.row_gradients, self._tally("row_gradients")
+        )
+
     def _rows(
         self, batch: ReferenceBatch, step: Backward, name: str, table: ExpectedRows, old: Tensor, new: Tensor
     ) -> list[Finding]:
         """Untouched rows keep every bit; touched ones are what a step allows."""
         quantity, t = name.split("[")[0], int(name.split("=")[1].rstrip("]"))
         untouched = torch.ones(len(old), dtype=torch.bool)
-        untouched[table.touched] = False
+        if self.steps:
+            untouched[table.touched] = False
         findings = compare_bits(f"{name} of untouched rows", old, new, untouched)
-        if findings or not len(table.touched):
+        if findings or untouched.all():
             return findings
         allowed = table.weights if quantity == "weights" else table.state[quantity]
         lengths, rows = batch.run_lengths()[t], self.judge.tracked[t].rows

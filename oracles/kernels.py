@@ -16,7 +16,7 @@ from corpus.tensors import BatchTensors, batch_tensors, ids_and_lengths, table_r
 from oracles import interpreter
 from oracles.contract import Refusal, effective_batch
 from oracles.guards import GuardZones
-from oracles.implementation import Backward, Forward, Routing, Trace
+from oracles.implementation import Backward, Forward, Routing, RowGradients, Trace
 
 MERGES = tuple(m for m in tbe_kernels.config.MENUS["long_run_merge"] or () if m != "auto")
 #: Values that a sweep's routings take in turn; the numbers of values have few common divisors, so pairs mix.
@@ -149,6 +149,11 @@ class Run:
         self.case, self.device = case, device
         self.tracked = table_rows(case)
         given = case.optimizer
+        optimizer = tbe.OptimType[given.name]
+        read = tbe.optimizers.OPTIMIZERS[optimizer].hyperparameters
+        clips = (
+            {"gradient_clipping": True, "max_gradient": given.max_gradient} if given.max_gradient is not None else {}
+        )
         self.module = tbe.TableBatchedEmbeddingBags(
             [(t.rows, t.dim) for t in case.tables],
             feature_table_map=case.feature_table_map,
@@ -156,13 +161,13 @@ class Run:
             weights_precision=torch_dtype(case.weights_dtype),
             output_dtype=torch_dtype(case.output_dtype),
             bounds_check_mode=tbe.BoundsCheckMode[case.bounds_check_mode],
-            optimizer=tbe.OptimType[given.name],
+            optimizer=optimizer,
             learning_rate=given.learning_rate,
-            eps=given.eps if given.name != "EXACT_SGD" else 1e-8,
-            weight_decay=given.weight_decay,
             weight_decay_mode=tbe.WeightDecayMode[given.weight_decay_mode],
             stochastic_rounding=case.stochastic_rounding,
             rounding_seed=case.rounding_seed,
+            **{name: getattr(given, name) for name in read},
+            **clips,
             config=tbe.KernelConfig.for_target(tbe.config.target_of(device), routing),
             device=device,
         )
@@ -223,7 +228,14 @@ class Run:
             psw_gradient=None if psw is None or psw.grad is None else psw.grad.cpu().clone(),
             weights_grad_is_none=self.module.weights.grad is None,
             iterations=int(self.module.iter),
+            row_gradients=self._row_gradients(),
         )
+
+    def _row_gradients(self) -> RowGradients | None:
+        left = self.module.row_gradients
+        if left is None:
+            return None
+        return RowGradients(left.rows.cpu().clone(), left.gradients.cpu().clone(), int(left.count))
 
 
 def _copies(tensors: BatchTensors) -> dict[str, Tensor]:

@@ -31,6 +31,7 @@ class ExpectedRows:
     weights: Interval  # [n, D], as stored
     state: dict[str, Interval]  # [n] or [n, D]
     certain: Tensor  # bool [n, D]: where only one fp32 number can have come to be stored
+    gradients: Interval  # [n, D], fp32
 
 
 @dataclass
@@ -70,6 +71,9 @@ class ReferenceBatch:
         self.effective: EffectiveBatch = effective_batch(case, number)
         self.tensors: BatchTensors = batch_tensors(case, number, torch.device("cpu"))
         self.grad = self.tensors.grad_output.to(torch.float64).reshape(-1)
+        if case.optimizer.max_gradient is not None:
+            bound = optimizers.fp32(case.optimizer.max_gradient)
+            self.grad = self.grad.clamp(-bound, bound)  # NaN stays NaN
         self.psw = None
         if self.tensors.per_sample_weights is not None:
             self.psw = self.tensors.per_sample_weights.detach().to(torch.float64)
@@ -164,9 +168,17 @@ class ReferenceBatch:
         return total.rounded(getattr(torch, case.output_dtype))
 
     def backward(
-        self, weights: list[Tensor], state: list[optimizers.State], lr: float, accumulator: torch.dtype
+        self,
+        weights: list[Tensor],
+        state: list[optimizers.State],
+        lr: float,
+        iteration: int,
+        accumulator: torch.dtype,
     ) -> ExpectedBackward:
-        """What rows, state and psw gradients may be afterwards, from `weights` and `state` before."""
+        """What rows, state and psw gradients may be afterwards, from `weights` and `state` before.
+
+        `iteration`: backward calls, this one included.
+        """
         case = self.case
         center, psw_center = self._gradients(weights, False)
         magnitude, psw_magnitude = self._gradients(weights, True)
@@ -175,10 +187,10 @@ class ReferenceBatch:
             touched, g = center[t]
             before = {name: value[touched].to(torch.float64) for name, value in state[t].items()}
             g_interval = self._row_gradients(t, touched, g, magnitude[t][1])
-            step = optimizers.step(w[touched].to(torch.float64), g_interval, g, before, lr, case.optimizer)
+            step = optimizers.step(w[touched].to(torch.float64), g_interval, g, before, lr, case.optimizer, iteration)
             stochastic = case.stochastic_rounding
             stored = step.weights.rounded_stochastically(w.dtype) if stochastic else step.weights.rounded(w.dtype)
-            tables.append(ExpectedRows(touched, stored, step.state, step.weights.is_point()))
+            tables.append(ExpectedRows(touched, stored, step.state, step.weights.is_point(), g_interval))
         psw_gradient = None
         if self.given.psw == "trained":
             assert psw_center is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from corpus.case import GRAD_LAYOUTS, Batch, Case, Sampled, bag_length, expand, samples_of
+from corpus.case import GRAD_LAYOUTS, OPTIMIZERS, Batch, Case, Sampled, bag_length, expand, samples_of
 from strategies.routing import config_of
 
 Region = Callable[[Case], bool]
@@ -99,6 +99,11 @@ def _has_layout(layout: str) -> Region:
     return lambda case: any(batch.grad_layout == layout for batch in case.batches)
 
 
+def _has_steps(optimizer: str, steps: int) -> Region:
+    """So many backwards with an optimizer."""
+    return lambda case: case.optimizer.name == optimizer and len(case.order) - len(set(case.order)) >= steps
+
+
 REGIONS: dict[str, Region] = {
     "a run one below the threshold": _threshold(-1),
     "a run at the threshold": _threshold(0),
@@ -159,5 +164,16 @@ REGIONS: dict[str, Region] = {
     "stochastic rounding asked of fp32": lambda c: c.stochastic_rounding and c.weights_dtype == "float32",
     "stochastic rounding of subnormal weights": lambda c: c.stochastic_rounding and c.values.scale < -14,
     "stochastic rounding beside the largest number": lambda c: c.stochastic_rounding and c.values.largest,
-    "eps of zero": lambda c: c.optimizer.eps == 0.0 and c.optimizer.name != "EXACT_SGD",
+    "a looked-up row of zeros": lambda c: c.values.zero_rows and any(_runs(c)),
+    "eps of zero": lambda c: c.optimizer.eps == 0.0 and c.optimizer.name.endswith(("ADAGRAD", "ADAM", "LAMB")),
+    **{f"three steps of {name}": _has_steps(name, 3) for name in OPTIMIZERS},
+    "clipped gradients": lambda c: c.optimizer.max_gradient is not None,
+    "clipped gradients and trained per-sample weights": lambda c: (
+        c.optimizer.max_gradient is not None and any(b.psw == "trained" for b in c.batches)
+    ),
+    "a bound on the norm of a row": lambda c: c.optimizer.max_norm > 0,
+    "decay in the formula": lambda c: c.optimizer.weight_decay > 0 and c.optimizer.weight_decay_mode == "NONE",
+    "a beta of zero": lambda c: (
+        c.optimizer.name.endswith(("ADAM", "LAMB")) and 0.0 in (c.optimizer.beta1, c.optimizer.beta2)
+    ),
 }

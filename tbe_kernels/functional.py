@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from tbe_kernels.arguments import checked_batch
 from tbe_kernels.backward.long_run import step_long_runs
 from tbe_kernels.backward.long_run_fused import step_long_runs_fused
-from tbe_kernels.backward.operands import lookups_in, rows_of
+from tbe_kernels.backward.operands import lookups_in, no_row_gradients, rows_of
 from tbe_kernels.backward.plan import BackwardPlan, plan_backward
 from tbe_kernels.backward.psw_gradient import gradient_of_per_sample_weights
 from tbe_kernels.backward.short_run import step_short_runs
@@ -120,14 +120,18 @@ def fold_and_step(
     """The backward of one batch: sum its gradients by row, then one optimizer step on each touched row.
 
     `grad_output`: contiguous, in the shape of the output; `batch` and `bag_counts` as the forward left them; `plan`: if
-    the forward made it. Updates weights and state in place; never synchronises.
+    the forward made it. Updates weights and state in place, or leaves `tables.row_gradients`; never synchronises.
     """
     merge = tables.config.merge  # raises now, before anything is changed
-    tables.optimizer.iter += 1
-    if batch.indices.numel() == 0:
+    tables.optimizer.advance()
+    N, leaves_gradients = batch.indices.numel(), not tables.optimizer.row.steps
+    if N == 0:
+        tables.row_gradients = no_row_gradients(tables, N) if leaves_gradients else None
         return
     if plan is None:
         plan = plan_backward(tables, batch)
+    if leaves_gradients:
+        tables.row_gradients = no_row_gradients(tables, N, plan.run_bounds[-1:])
     rows, lookups = rows_of(tables), lookups_in(tables, batch, plan, grad_output, bag_counts)
     step_short_runs(tables, batch, plan, rows, lookups)
     if merge == "fused":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,10 +13,24 @@ from tbe_kernels.optimizers import OptimizerState
 from tbe_kernels.spec import BoundsCheckMode, DeviceLayout, PoolingMode, TableLayout
 
 
+class RowGradients(NamedTuple):
+    """What a backward of the optimizer NONE leaves, on the device: the first `count` entries of both tensors.
+
+    `rows` int64 `[min(N, total rows)]`: the touched linear rows (in the numbering of `hash_size_cumsum`), each once;
+    -1 behind them. `gradients` fp32 `[min(N, total rows), max D]`: the sum of each row's gradients, zeros beyond its D.
+    `count` int64 `[1]`.
+    """
+
+    rows: Tensor
+    gradients: Tensor
+    count: Tensor  # type: ignore[assignment]  # not tuple.count
+
+
 @dataclass
 class EmbeddingTables:
     """`weights`: flat `[total elements]`, fp32, fp16 or bf16. `bounds_check_warning`: int64 `[1]`, grows with every bad
-    id or offset seen in mode WARNING. `layout` and `on_device` say where tables, rows and columns lie."""
+    id or offset seen in mode WARNING. `layout` and `on_device` say where tables, rows and columns lie.
+    `max_gradient`: the bound to which output gradients are clamped, or None."""
 
     weights: Tensor
     layout: TableLayout
@@ -25,6 +40,9 @@ class EmbeddingTables:
     optimizer: OptimizerState
     config: KernelConfig
     stochastic_rounding: bool = False
+    max_gradient: float | None = None
+    #: What the last backward of the optimizer NONE left; None before it and for every other optimizer.
+    row_gradients: RowGradients | None = field(init=False, default=None)
     on_device: DeviceLayout = field(init=False)
     bounds_check_warning: Tensor = field(init=False)
     #: int64 `[1]`: what the noise of stochastic rounding is made from.

@@ -86,7 +86,7 @@ def moving_runs(optimizer: str, weights_dtype: str, mode: str, route: str, psw: 
         feature_table_map=(0, 0),
         batches=tuple(Batch(bags, psw, learning_rate=rate) for bags, rate in zip(spreads, rates, strict=True)),
         order=(0, 0, 1, 1, 2, 2, 3, 3),
-        optimizer=Optimizer(optimizer, 1.0, eps=0.0 if optimizer == "EXACT_SGD" else 1e-3),
+        optimizer=Optimizer(optimizer, 1.0, eps=1e-3, eta=0.25),
         weights_dtype=weights_dtype,
         values=Values(mode, 5, grad_bits=2),
         routing={"long_run_threshold": 8, "chunk_size": 5, **ROUTES[route]},
@@ -150,7 +150,7 @@ def huge_table(optimizer: str) -> Case:
         feature_table_map=(1, 0),
         batches=(Batch((bags, ((0,), (2, 2), ()))), Batch((bags[::-1], ((1,), (), (0, 2))))),
         order=(0, 0, 1, 1),
-        optimizer=Optimizer(optimizer, 0.5, eps=0.0 if optimizer == "EXACT_SGD" else 1e-3),
+        optimizer=Optimizer(optimizer, 0.5, eps=1e-3, eta=0.25),
         weights_dtype="float16",
         indices_dtype="int32",
         offsets_dtype="int32",
@@ -174,7 +174,7 @@ def test_large_batch(optimizer: str, exponent: float, device: torch.device) -> N
         feature_table_map=(0, 1),
         batches=(Batch(features), Batch(features[::-1])),
         order=(0, 0, 1, 1),
-        optimizer=Optimizer(optimizer, 0.5, eps=0.0 if optimizer == "EXACT_SGD" else 1e-3),
+        optimizer=Optimizer(optimizer, 0.5, eps=1e-3, eta=0.25),
         values=Values(grad_bits=1, weight_bits=3),
     )
     expect_pass(case, device, sweep="some")

@@ -241,7 +241,7 @@ FAULTS = (
     # Optimizer semantics.
     Fault(
         "eps inside the root",
-        "optimizers.py",
+        "rules.py",
         "tl.sqrt_rn(sum_of_squares) + tl.load(rows.hyper + 1))\n    kept",
         "tl.sqrt_rn(sum_of_squares + tl.load(rows.hyper + 1)))\n    kept",
         "backward.short_run",
@@ -255,7 +255,7 @@ FAULTS = (
     ),
     Fault(
         "state in the type of the weights",
-        "optimizers.py",
+        "rules.py",
         "    tl.store(rows.momentum1 + row, sum_of_squares)\n",
         "    tl.store(rows.momentum1 + row, sum_of_squares.to(rows.weights.dtype.element_ty).to(tl.float32))\n",
         "backward.short_run",

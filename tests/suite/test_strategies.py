@@ -76,7 +76,7 @@ def exact_share(case: Case) -> tuple[int, int]:
         return 0, 0
     intervals = [batch.forward(weights, torch.float32)]
     if case.order.count(0) == 2:
-        backward = batch.backward(weights, first_state(case, tracked), case.optimizer.learning_rate, torch.float32)
+        backward = batch.backward(weights, first_state(case, tracked), case.optimizer.learning_rate, 1, torch.float32)
         linear = case.optimizer.name == "EXACT_SGD"
         intervals += [table.weights for table in backward.tables if linear]
         intervals += [value for table in backward.tables for value in table.state.values()]
