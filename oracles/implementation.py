@@ -22,11 +22,15 @@ Routing = Mapping[str, Any]
 
 @dataclass
 class Forward:
-    """One forward: its output `[B, total_D]` and the bounds-check warnings counted so far (None: not counted)."""
+    """One forward: its output `[B, total_D]` and the bounds-check warnings counted so far (None: not counted).
+
+    `tensor_products`: rows were added up as counts times rows on tensor cores, whose rounding has its own bound.
+    """
 
     batch: int
     output: Tensor
     warnings: int | None
+    tensor_products: bool = False
 
 
 @dataclass
@@ -34,7 +38,8 @@ class Backward:
     """One backward: what it left. `weights[t]` and `state[t][name]` hold the rows that `corpus.tensors` tracks.
 
     `psw_gradient` fp32 `[N]`, or None where none was asked for. `weights_grad_is_none`: the fused update leaves no
-    gradient behind. `iterations`: backward calls counted so far (None: not counted).
+    gradient behind. `iterations`: backward calls counted so far (None: not counted). `tensor_products`: gradients were
+    added up as counts times split gradients on tensor cores.
     """
 
     batch: int
@@ -43,6 +48,7 @@ class Backward:
     psw_gradient: Tensor | None
     weights_grad_is_none: bool
     iterations: int | None
+    tensor_products: bool = False
 
 
 @dataclass

@@ -57,6 +57,6 @@ def values(
     seed = draw(st.integers(0, 2**16))
     specials = draw(st.sampled_from((False,) * 15 + (True,)))
     if mode == "general":
-        return Values(mode, seed, spread=draw(st.sampled_from((4, 1, 8, 12))), specials=specials)
+        return Values(mode, seed, spread=draw(st.sampled_from((4, 1, 8, 12, 16))), specials=specials)
     weight_bits, grad_bits = exact_bits(tables, features, batches, optimizer, mean)
     return Values(mode, seed, weight_bits, grad_bits, PSW_BITS, specials=specials)
