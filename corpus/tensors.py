@@ -17,6 +17,8 @@ from corpus.case import Case, CaseError, Sampled, expand
 
 #: A table of more elements is filled only in the rows that are in use, and around them.
 DENSE_ELEMENTS = 2**22
+#: Gradients keep within 2 ** 8 of 1, unless the case asks for at least this spread and their type can hold it.
+WIDE_SPREAD = 16
 
 
 @dataclass
@@ -211,7 +213,8 @@ def _grad_values(case: Case, number: int, ids: np.ndarray, lengths: np.ndarray) 
     if values.mode == "exact":
         grad = _integers(bits, values.grad_bits)
     else:
-        grad = _general(bits, min(values.spread, 8))
+        wide = values.spread >= WIDE_SPREAD and case.output_dtype == "float32"
+        grad = _general(bits, values.spread if wide else min(values.spread, 8))
     grad = np.ldexp(grad, values.scale)
     if given.grad_layout.startswith("expanded"):
         return torch.from_numpy(grad.reshape(places.shape))

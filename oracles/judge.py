@@ -77,7 +77,9 @@ class _TraceJudge:
         self.judge, self.case, self.trace = judge, judge.case, trace
         self.implementation, self.routing = implementation, routing
         self.accumulator = implementation.accumulator(self.case, routing)
-        self.route = "+".join(sorted(p.split(".", 1)[1] for p in trace.paths if "_run" in p))
+        self.route = "+".join(
+            sorted(p.split(".", 1)[1] for p in trace.paths if "_run" in p or p.endswith("from_counts"))
+        )
         self.weights = [rows.values for rows in judge.tracked]
         self.state = first_state(self.case, judge.tracked)
         self.learning_rate = self.case.optimizer.learning_rate
@@ -116,9 +118,9 @@ class _TraceJudge:
         self.warnings += batch.effective.warnings
         if step.warnings is not None and step.warnings != self.warnings:
             return [Finding(f"bounds_check_warning = {step.warnings}, expected {self.warnings}")]
-        key = ("forward", step.batch, self.accumulator)
+        key = ("forward", step.batch, self.accumulator, step.tensor_products)
         expected: Interval = self.judge.remember(
-            key, self.weights, [], lambda: batch.forward(self.weights, self.accumulator)
+            key, self.weights, [], lambda: batch.forward(self.weights, self.accumulator, step.tensor_products)
         )
         want = (batch.output.shape, getattr(torch, self.case.output_dtype))
         have = (tuple(step.output.shape), step.output.dtype)
@@ -126,19 +128,25 @@ class _TraceJudge:
             return [Finding(f"output is {have[0]} {have[1]}, expected {want[0]} {want[1]}")]
 
         return compare(
-            f"outputs, batch {step.batch}", expected, step.output.reshape(-1), batch.place, self._tally("forward")
+            f"outputs, batch {step.batch}",
+            expected,
+            step.output.reshape(-1),
+            batch.place,
+            self._tally("forward", "small_table" * step.tensor_products),
         )
 
     def _backward(self, batch: ReferenceBatch, step: Backward) -> list[Finding]:
         self.backwards += 1
         new_rate = batch.given.learning_rate
         self.learning_rate = self.learning_rate if new_rate is None else new_rate
-        key = ("backward", step.batch, self.accumulator, self.learning_rate, self.backwards)
+        key = ("backward", step.batch, self.accumulator, self.learning_rate, self.backwards, step.tensor_products)
         expected: ExpectedBackward = self.judge.remember(
             key,
             self.weights,
             self.state,
-            lambda: batch.backward(self.weights, self.state, self.learning_rate, self.backwards, self.accumulator),
+            lambda: batch.backward(
+                self.weights, self.state, self.learning_rate, self.backwards, self.accumulator, step.tensor_products
+            ),
         )
         findings = []
         if not step.weights_grad_is_none:
@@ -157,7 +165,7 @@ class _TraceJudge:
     def _alike(self, step: Backward, expected: ExpectedBackward) -> list[Finding]:
         """Chance is a function of the seed, the iteration and the element: whoever has the same number to store at the
         same place in the same step stores it alike. Zeros may differ in sign."""
-        key = ("stored", step.batch, self.backwards, self.learning_rate)
+        key = ("stored", step.batch, self.backwards, self.learning_rate, step.tensor_products)
         first: list[Tensor] = self.judge.remember(key, self.weights, self.state, lambda: step.weights)
         if first is step.weights:
             return []
@@ -202,7 +210,7 @@ class _TraceJudge:
             return findings
         allowed = table.weights if quantity == "weights" else table.state[quantity]
         lengths, rows = batch.run_lengths()[t], self.judge.tracked[t].rows
-        describe = getattr(self.implementation, "describe_run", None)
+        describe = None if step.tensor_products else getattr(self.implementation, "describe_run", None)
 
         def place(at: Place) -> str:
             row = int(table.touched[at[0]])
@@ -211,7 +219,8 @@ class _TraceJudge:
 
         def detail(at: Place) -> str:
             length = lengths[int(table.touched[at[0]])]
-            return f"{length} lookups" + (f", {describe(self.case, self.routing, length)}" if describe else "")
+            way = describe(self.case, self.routing, length) if describe else "from counts" * step.tensor_products
+            return f"{length} lookups" + (f", {way}" if way else "")
 
         if quantity == "weights" and not allowed.admits(old[table.touched]).all():
             self.result.changed = True
@@ -235,7 +244,7 @@ class _TraceJudge:
             for name, before in self.state[t].items():
                 yield f"{name}[t={t}]", before, step.state[t][name]
 
-    def _tally(self, quantity: str) -> Sharpness:
-        route = "" if quantity in ("forward", "psw_gradient") else self.route
+    def _tally(self, quantity: str, route: str = "") -> Sharpness:
+        route = route if quantity in ("forward", "psw_gradient") else self.route
         key = (self.case.optimizer.name, self.case.weights_dtype, route, quantity)
         return self.result.sharpness.setdefault(key, Sharpness())

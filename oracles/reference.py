@@ -20,7 +20,7 @@ from corpus.tensors import BatchTensors, OutputPlaces, TableRows, batch_tensors,
 from oracles import optimizers
 from oracles.contract import EffectiveBatch, effective_batch
 from oracles.interval import Interval
-from oracles.tolerance import grid, sum_interval
+from oracles.tolerance import PER_PRODUCT, PER_SPLIT_PRODUCT, SPLIT, grid, product_interval, sum_interval
 
 
 @dataclass
@@ -151,8 +151,8 @@ class ReferenceBatch:
             out.append(padded.requires_grad_(trained))
         return out
 
-    def forward(self, weights: list[Tensor], accumulator: torch.dtype) -> Interval:
-        """What the output may be, flat, as stored in the output dtype."""
+    def forward(self, weights: list[Tensor], accumulator: torch.dtype, tensor_products: bool = False) -> Interval:
+        """What the output may be, flat, as stored in the output dtype; of `tensor_products`, see `Forward`."""
         case = self.case
         psw = self.psw
         center = self._pool(self._leaves(weights, False, False), psw, "SUM", False)
@@ -161,7 +161,10 @@ class ReferenceBatch:
         steps = [grid(weights[f.table][f.places[f.live()]]) * psw_grid for f in self.features]
         step = self._joined([s.expand(f.output.shape) for s, f in zip(steps, self.features, strict=True)])
         counts = self._joined([f.counts.expand(f.output.shape) for f in self.features])
-        total = sum_interval(center, magnitude, counts, 0 if psw is None else 1, step, accumulator)
+        if tensor_products:
+            total = product_interval(center, magnitude, counts, PER_PRODUCT, 0, step)
+        else:
+            total = sum_interval(center, magnitude, counts, 0 if psw is None else 1, step, accumulator)
         if case.pooling_mode == "MEAN":
             divisor = counts.clamp(min=1)
             total = Interval(total.lo / divisor, total.hi / divisor).rounded(accumulator)
@@ -174,10 +177,11 @@ class ReferenceBatch:
         lr: float,
         iteration: int,
         accumulator: torch.dtype,
+        tensor_products: bool = False,
     ) -> ExpectedBackward:
         """What rows, state and psw gradients may be afterwards, from `weights` and `state` before.
 
-        `iteration`: backward calls, this one included.
+        `iteration`: backward calls, this one included. Of `tensor_products`, see `implementation.Backward`.
         """
         case = self.case
         center, psw_center = self._gradients(weights, False)
@@ -186,7 +190,7 @@ class ReferenceBatch:
         for t, w in enumerate(weights):
             touched, g = center[t]
             before = {name: value[touched].to(torch.float64) for name, value in state[t].items()}
-            g_interval = self._row_gradients(t, touched, g, magnitude[t][1])
+            g_interval = self._row_gradients(t, touched, g, magnitude[t][1], tensor_products)
             step = optimizers.step(w[touched].to(torch.float64), g_interval, g, before, lr, case.optimizer, iteration)
             stochastic = case.stochastic_rounding
             stored = step.weights.rounded_stochastically(w.dtype) if stochastic else step.weights.rounded(w.dtype)
@@ -221,7 +225,9 @@ class ReferenceBatch:
             return tables, None
         return tables, torch.zeros_like(psw) if found[-1] is None else found[-1]
 
-    def _row_gradients(self, table: int, touched: Tensor, g: Tensor, magnitude: Tensor) -> Interval:
+    def _row_gradients(
+        self, table: int, touched: Tensor, g: Tensor, magnitude: Tensor, tensor_products: bool
+    ) -> Interval:
         """What the sum of a row's gradients may be, in fp32: `[touched, D]`."""
         lookups = torch.zeros(len(touched), dtype=torch.float64)
         step, roundings = torch.tensor(torch.inf, dtype=torch.float64), 0
@@ -239,6 +245,8 @@ class ReferenceBatch:
             step = torch.minimum(step, grid(terms))
         if self.psw is not None:
             step, roundings = step * grid(self.psw), 1
+        if tensor_products:
+            return product_interval(g, magnitude, lookups[:, None], PER_SPLIT_PRODUCT, roundings + SPLIT, step)
         return sum_interval(g, magnitude, lookups[:, None], roundings, step, torch.float32)
 
     def _psw_gradients(

@@ -36,7 +36,7 @@ from tbe_kernels.paths import Eligibility, KernelPath
 #: Longest runs of wide rows, or of many features: both multiply what a lookup costs.
 COSTLY_RUN = 10
 SELDOM = (False,) * 9 + (True,)
-MANY_SAMPLES = (16, 17)
+MANY_SAMPLES = (16, 17, 33)
 POOLING = ("SUM", "SUM", "MEAN", "MEAN", "NONE")
 #: Orders of forwards (first mention) and backwards (second), by number of batches. A last forward may have no backward.
 ORDERS = {
@@ -51,7 +51,7 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
     """Cases that the kernels can run, on a routing drawn with them; with `path`, cases that run that path."""
     needs = path.needs if path else Eligibility(lookups=False)
     pooling_mode = draw(st.sampled_from(needs.case.get("pooling_mode", POOLING)))
-    tables, features = draw(table_sets(one_dim=pooling_mode == "NONE"))
+    tables, features = draw(table_sets(one_dim=pooling_mode == "NONE", small=needs.one_table))
     costly = max(t.dim for t in tables) > 512 or len(features) > 8
     routing = draw(routings(needs, limits, longest=COSTLY_RUN if costly else None))
     config = config_of(routing)
@@ -72,8 +72,8 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
             config=config,
             needs=needs if k == 0 else Eligibility(lookups=False),
             steps=limits.steps // number,
-            takes_psw=pooling_mode == "SUM",
-            crowded=needs.repairs is not None,
+            takes_psw=pooling_mode == "SUM" and not (needs.plain and k == 0),
+            crowded=needs.repairs is not None or needs.crowded,
         )
         drawn.append(draw(batch))
     if limits.sampled and needs.run is None and not needs.variable and draw(st.sampled_from((False, False, True))):
@@ -97,8 +97,8 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
         order=order,
         pooling_mode=pooling_mode,
         optimizer=optimizer if case_values.mode == "exact" else _any_rate(draw, optimizer),
-        weights_dtype=draw(st.sampled_from(DTYPES)),
-        output_dtype=draw(st.sampled_from(DTYPES)),
+        weights_dtype=draw(st.sampled_from(needs.case.get("weights_dtype", DTYPES))),
+        output_dtype=draw(st.sampled_from(needs.case.get("output_dtype", DTYPES))),
         indices_dtype=indices_dtype,
         offsets_dtype=draw(st.sampled_from(INTEGERS)),
         bounds_check_mode=bounds_check_mode,
@@ -129,7 +129,7 @@ def batches(
     most_samples = max(1, min(5, steps // (8 * len(features))))
     samples = [draw(st.integers(1, most_samples))] * len(features)
     sizes: tuple[tuple[int, ...], ...] = ()
-    if needs.variable or draw(st.sampled_from(SELDOM)):
+    if needs.variable or (not needs.plain and draw(st.sampled_from(SELDOM))):
         sizes = draw(rank_sizes(features=len(features), most=most_samples, aimed=aimed))
         samples = [sum(of_feature) for of_feature in sizes]
     elif not needs.lookups and draw(st.sampled_from(SELDOM)):
@@ -145,7 +145,9 @@ def batches(
     for f, table in enumerate(features):
         run = needs.run if f == aimed else None
         rows = tables[table].rows
-        bags.append(draw(feature_bags(rows=rows, samples=samples[f], most=lookups, config=config, run=run)))
+        window = config.small_table_window if needs.one_table else None
+        of_feature = feature_bags(rows=rows, samples=samples[f], most=lookups, config=config, run=run, window=window)
+        bags.append(draw(of_feature))
     if needs.lookups and not any(_live(bag) for feature in bags for bag in feature):
         bags[aimed] = ((0,) + bags[aimed][0], *bags[aimed][1:])
     return Batch(

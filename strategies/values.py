@@ -63,7 +63,7 @@ def values(
     specials = draw(st.sampled_from((False,) * 15 + (True,)))
     zero_rows = draw(st.sampled_from((False,) * 7 + (True,)))
     if mode == "general":
-        spread = draw(st.sampled_from((4, 1, 8, 12)))
+        spread = draw(st.sampled_from((4, 1, 8, 12, 16)))
         return Values(mode, seed, spread=spread, specials=specials, zero_rows=zero_rows)
     weight_bits, grad_bits = exact_bits(tables, features, batches, optimizer, mean)
     return Values(mode, seed, weight_bits, grad_bits, PSW_BITS, specials=specials, zero_rows=zero_rows)
