@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -137,7 +138,8 @@ class TbeKernels:
 
     def may_count(self, case: Case, batch: int) -> bool:
         """Whether a batch fits the small-table route, as its row in the registry says."""
-        needs = next(p.needs for p in self.package.paths.PATHS if p.name == "forward.small_table")
+        paths = importlib.import_module(".paths", self.package.__name__)
+        needs = next(p.needs for p in paths.PATHS if p.name == "forward.small_table")
         rows, columns = needs.one_table
         table = case.tables[case.feature_table_map[0]]
         return (
