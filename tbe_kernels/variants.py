@@ -28,6 +28,8 @@ AXES: Mapping[str, tuple[Any, ...]] = {
     "bounds_check": ("WARNING", "IGNORE", "FATAL", "NONE"),
     "D": (128, 7, 1000, 4096),  # divisible by 16, by nothing, by 4; and a row for several warps
     "optimizer": tuple((kind.name, mode.name) for kind, row in OPTIMIZERS.items() for mode in row.decay_modes),
+    "max_norm": (False, True),  # for the optimizers that have it
+    "gradient_clipping": (False, True),
     # Knobs that become compile-time constants, or decide which pointers are given.
     "fused_bounds_check": (False, True),
     "accumulate_fp64": (True, False),

@@ -77,7 +77,7 @@ VARIANTS = {
     "psw_gradient_kernel": Variants(
         axes=(
             *("weights", "output", "indices", "offsets", "lookups", "bags", "fused_bounds_check"),
-            *("D", "gather_width", "num_warps", "accumulate_fp64"),
+            *("D", "gradient_clipping", "gather_width", "num_warps", "accumulate_fp64"),
         ),
         only={"lookups": ("WEIGHTED",)},
         gathers="weights",
