@@ -19,7 +19,17 @@ INTEGERS = ("int32", "int64")
 POOLING_MODES = ("SUM", "MEAN", "NONE")
 BOUNDS_CHECK_MODES = ("FATAL", "WARNING", "IGNORE", "NONE")
 WEIGHT_DECAY_MODES = ("NONE", "L2", "DECOUPLE")
-OPTIMIZERS = ("EXACT_SGD", "EXACT_ROWWISE_ADAGRAD", "EXACT_ADAGRAD")
+OPTIMIZERS = (
+    "EXACT_SGD",
+    "EXACT_ROWWISE_ADAGRAD",
+    "EXACT_ADAGRAD",
+    "ADAM",
+    "PARTIAL_ROWWISE_ADAM",
+    "LAMB",
+    "PARTIAL_ROWWISE_LAMB",
+    "LARS_SGD",
+    "NONE",
+)
 #: How `grad_output` lies in memory: contiguous, one number for all, one row for all samples, columns first, every
 #: second column of a wider buffer, or contiguous one element past an aligned address.
 GRAD_LAYOUTS = ("contiguous", "expanded", "expanded_rows", "transposed", "sliced", "unaligned")
@@ -71,6 +81,7 @@ class Batch(_Terse):
     `batch_size_per_feature_per_rank` says how many each has on each rank (a variable batch).
 
     `psw`: with per-sample weights, and whether their gradient is asked for ("none", "given", "trained").
+    `feature_requires_grad`: 0 for each feature whose per-sample weights want none; empty: all do.
     `learning_rate`: set before this batch's backward; None leaves it. `offsets_edits`: (place, value) pairs written
     over the right offsets, for the bounds check to find.
     """
@@ -81,6 +92,7 @@ class Batch(_Terse):
     learning_rate: float | None = None
     offsets_edits: tuple[tuple[int, int], ...] = ()
     batch_size_per_feature_per_rank: tuple[tuple[int, ...], ...] = ()
+    feature_requires_grad: tuple[int, ...] = ()
 
     @property
     def is_variable(self) -> bool:
@@ -89,13 +101,23 @@ class Batch(_Terse):
 
 @dataclass(frozen=True, repr=False)
 class Optimizer(_Terse):
-    """The optimizer and its hyper-parameters."""
+    """The optimizer and its hyper-parameters; those that it does not read mean nothing.
+
+    `weight_decay` belongs to a mode for EXACT_ROWWISE_ADAGRAD, to the formula for those with moments and LARS_SGD.
+    `max_gradient`: the bound of gradient clipping, whatever the optimizer; None does not clip.
+    """
 
     name: str = "EXACT_SGD"
     learning_rate: float = 1.0
     eps: float = 0.0
     weight_decay: float = 0.0
     weight_decay_mode: str = "NONE"
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eta: float = 0.001
+    momentum: float = 0.9
+    max_norm: float = 0.0
+    max_gradient: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,7 +126,9 @@ class Values(_Terse):
 
     "exact": integers of so many bits (weights, gradients) and halves (per-sample weights), so that sums come out exact.
     "general": random sign and mantissa, exponents uniform within `spread` binary orders around 1.
-    `specials`: a few infinities and NaNs among weights and gradients.
+    `specials`: a few infinities and NaNs among weights and gradients. `scale`: weights and gradients times 2 ** scale.
+    `largest`: the largest finite number of either sign among fp16 weights.
+    `specials`: a few infinities and NaNs among weights and gradients. `zero_rows`: every other row of weights is zero.
     """
 
     mode: str = "exact"
@@ -114,6 +138,9 @@ class Values(_Terse):
     psw_bits: int = 2
     spread: int = 4
     specials: bool = False
+    scale: int = 0
+    largest: bool = False
+    zero_rows: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,7 +148,8 @@ class Case(_Terse):
     """A tiny training run: tables, features, batches, and in which order their forwards and backwards happen.
 
     `order`: batch numbers; the first mention is that batch's forward, the second its backward. `routing`: the knobs of
-    the implementation under test; what it does not name has its default.
+    the implementation under test; what it does not name has its default. `stochastic_rounding`: of the updated weights,
+    with noise made from `rounding_seed`; fp32 weights take no notice of it.
     """
 
     tables: tuple[Table, ...]
@@ -137,6 +165,8 @@ class Case(_Terse):
     bounds_check_mode: str = "WARNING"
     values: Values = Values()
     routing: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    stochastic_rounding: bool = False
+    rounding_seed: int = 0
 
     def __post_init__(self) -> None:
         for problem in _problems(self):
@@ -208,6 +238,9 @@ def _problems(case: Case) -> Iterator[str]:
     for name, value, menu in menus:
         if value not in menu:
             yield f"{name}: expected one of {', '.join(menu)}, got {value!r}"
+    bound = case.optimizer.max_gradient
+    if bound is not None and not bound > 0:
+        yield f"optimizer.max_gradient: expected a number above 0 or None, got {bound}"
     if not case.tables or any(t.rows < 1 or t.dim < 1 for t in case.tables):
         yield "tables: expected at least one, each with rows and dim of at least 1"
     if not case.feature_table_map or any(not 0 <= t < len(case.tables) for t in case.feature_table_map):
@@ -215,6 +248,8 @@ def _problems(case: Case) -> Iterator[str]:
     for k, batch in enumerate(case.batches):
         if len(batch.features) != case.num_features:
             yield f"batches[{k}].features: expected {case.num_features}, got {len(batch.features)}"
+        if batch.feature_requires_grad and len(batch.feature_requires_grad) != case.num_features:
+            yield f"batches[{k}].feature_requires_grad: expected {case.num_features}, got {batch.feature_requires_grad}"
         samples = [samples_of(f) for f in batch.features]
         ranks = batch.batch_size_per_feature_per_rank
         if not ranks and len(set(samples)) > 1:
@@ -227,6 +262,8 @@ def _problems(case: Case) -> Iterator[str]:
     for k in set(case.order):
         if not 0 <= k < len(case.batches) or case.order.count(k) > 2:
             yield f"order: batch {k} does not exist, or is mentioned more than twice: {case.order}"
+    if not -(2**63) <= case.rounding_seed < 2**63:
+        yield f"rounding_seed: expected an int64, got {case.rounding_seed}"
     if case.bounds_check_mode == "NONE":
         for k, batch in enumerate(case.batches):
             if batch.offsets_edits or _has_bad_ids(case, batch):

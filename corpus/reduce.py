@@ -85,6 +85,7 @@ def _fewer_features(case: Case) -> Candidates:
                     features=tuple(b.features[f] for f in kept),
                     offsets_edits=_moved(b, range(case.bag_starts(k)[begin], case.bag_starts(k)[end])),
                     batch_size_per_feature_per_rank=_chosen(b.batch_size_per_feature_per_rank, kept),
+                    feature_requires_grad=_chosen(b.feature_requires_grad, kept),
                 )
                 for k, b in enumerate(case.batches)
             )
@@ -198,6 +199,44 @@ def _fewer_lookups(case: Case) -> Candidates:
             yield put(_without(bag, place))
 
 
+def _in_every_batch(case: Case) -> Candidates:
+    """The same sample, or the same entry of a bag, taken from every batch: some faults need batches of one shape."""
+    if len(case.batches) < 2 or any(b.is_variable or b.offsets_edits for b in case.batches) or case.is_sampled():
+        return
+    for sample in range(case.bag_starts(0)[1]):
+
+        def drop(feature: int, bags: tuple, sample: int = sample) -> tuple:
+            return _without(bags, sample)
+
+        yield _every_batch(case, drop)
+    for f, bags in enumerate(case.batches[0].features):
+        for b, bag in enumerate(bags if isinstance(bags, tuple) else ()):
+            for place, entry in enumerate(bag):
+                for repeat in (None, 1, 2) if isinstance(entry, tuple) else (None,):
+
+                    def change(
+                        feature: int, bags: tuple, f: int = f, b: int = b, place: int = place, repeat: Any = repeat
+                    ) -> tuple:
+                        if feature != f or b >= len(bags) or place >= len(bags[b]):
+                            return bags
+                        if repeat is None:
+                            return _with(bags, b, _without(bags[b], place))
+                        old = bags[b][place]
+                        return _with(
+                            bags, b, _with(bags[b], place, (old[0] if isinstance(old, tuple) else old, repeat))
+                        )
+
+                    yield _every_batch(case, change)
+
+
+def _every_batch(case: Case, change: Callable[[int, tuple], tuple]) -> Case | None:
+    batches = tuple(
+        replace(batch, features=tuple(change(f, bags) for f, bags in enumerate(batch.features)))  # type: ignore[arg-type]
+        for batch in case.batches
+    )
+    return _changed(case, batches=batches)
+
+
 def _shorter_repeats(case: Case) -> Candidates:
     for bag, put in _each_bag(case):
         for place, entry in enumerate(bag):
@@ -262,6 +301,7 @@ def _smaller_tables(case: Case) -> Candidates:
                     yield _changed(case, tables=_with(case.tables, t, replace(table, **{name: smaller})))
 
 
+OTHER_SEEDS = (0, 1, 2, 3)
 PLAIN = Case(tables=(Table(1, 1),), feature_table_map=(0,), batches=(), order=())
 
 
@@ -269,8 +309,12 @@ def _plainer_axes(case: Case) -> Candidates:
     plain_optimizer = Optimizer(name=case.optimizer.name)
     for new in (Optimizer(), plain_optimizer, replace(case.optimizer, weight_decay=0.0, weight_decay_mode="NONE")):
         yield _changed(case, optimizer=new)
-    for name in ("learning_rate", "eps"):
-        yield _changed(case, optimizer=replace(case.optimizer, **{name: getattr(PLAIN.optimizer, name)}))
+    for f in dataclasses.fields(Optimizer):
+        if f.name not in ("name", "weight_decay_mode"):
+            changed: Any = {f.name: f.default}
+            yield _changed(case, optimizer=replace(case.optimizer, **changed))
+    if case.optimizer.max_gradient is not None:
+        yield _changed(case, optimizer=replace(case.optimizer, max_gradient=1.0))
     yield _changed(case, bounds_check_mode="NONE")
     for name in (
         "pooling_mode",
@@ -279,11 +323,13 @@ def _plainer_axes(case: Case) -> Candidates:
         "indices_dtype",
         "offsets_dtype",
         "bounds_check_mode",
+        "stochastic_rounding",
+        "rounding_seed",
     ):
         yield _changed(case, **{name: getattr(PLAIN, name)})
     for k, batch in enumerate(case.batches):
         for f in dataclasses.fields(Batch):
-            if f.name != "features" and getattr(batch, f.name) != f.default:
+            if f.name not in ("features", "batch_size_per_feature_per_rank") and getattr(batch, f.name) != f.default:
                 plain: Any = {f.name: f.default}
                 yield _changed(case, batches=_with(case.batches, k, replace(batch, **plain)))
 
@@ -291,9 +337,12 @@ def _plainer_axes(case: Case) -> Candidates:
 def _plainer_values(case: Case) -> Candidates:
     values = case.values
     if values.mode == "general":
-        yield _changed(case, values=Values(seed=values.seed, specials=values.specials))
+        yield _changed(case, values=Values(seed=values.seed, specials=values.specials, zero_rows=values.zero_rows))
     yield _changed(case, values=replace(values, specials=False))
+    yield _changed(case, values=replace(values, zero_rows=False))
     yield _changed(case, values=replace(values, seed=0))
+    yield _changed(case, values=replace(values, scale=0))
+    yield _changed(case, values=replace(values, largest=False))
     for name in ("weight_bits", "grad_bits", "psw_bits") if values.mode == "exact" else ("spread",):
         for smaller in range(1, getattr(values, name)):
             change: Any = {name: smaller}
@@ -310,6 +359,14 @@ def _plainer_routing(case: Case) -> Candidates:
                     yield _changed(case, routing={**case.routing, knob: smaller})
 
 
+def _other_values(case: Case) -> Candidates:
+    """A smaller structure with values of another seed: what an element gets depends on where it stands."""
+    for make in (_fewer_batches, _fewer_features, _fewer_tables, _fewer_samples, _fewer_lookups):
+        for smaller in make(case):
+            if smaller is not None:
+                yield from (_changed(smaller, values=replace(case.values, seed=seed)) for seed in OTHER_SEEDS)
+
+
 #: In this order, and again from the start while anything got smaller.
 PASSES = (
     _fewer_batches,
@@ -319,6 +376,7 @@ PASSES = (
     _plainer_batches,
     _simpler_edits,
     _fewer_lookups,
+    _in_every_batch,
     _shorter_repeats,
     _plainer_axes,
     _closer_ids,
@@ -326,4 +384,5 @@ PASSES = (
     _plainer_values,
     _plainer_routing,
     _smaller_ids,
+    _other_values,
 )

@@ -17,6 +17,8 @@ from corpus.case import Case, CaseError, Sampled, expand
 
 #: A table of more elements is filled only in the rows that are in use, and around them.
 DENSE_ELEMENTS = 2**22
+#: Gradients keep within 2 ** 8 of 1, unless the case asks for at least this spread and their type can hold it.
+WIDE_SPREAD = 16
 
 
 @dataclass
@@ -211,7 +213,9 @@ def _grad_values(case: Case, number: int, ids: np.ndarray, lengths: np.ndarray) 
     if values.mode == "exact":
         grad = _integers(bits, values.grad_bits)
     else:
-        grad = _general(bits, min(values.spread, 8))
+        wide = values.spread >= WIDE_SPREAD and case.output_dtype == "float32"
+        grad = _general(bits, values.spread if wide else min(values.spread, 8))
+    grad = np.ldexp(grad, values.scale)
     if given.grad_layout.startswith("expanded"):
         return torch.from_numpy(grad.reshape(places.shape))
     live = np.concatenate(([0], np.cumsum(ids >= 0)))
@@ -264,9 +268,14 @@ def _table_rows(case: Case, number: int, used: np.ndarray) -> TableRows:
         numbers = _integers(bits, values.weight_bits)
     else:
         numbers = _general(bits, min(values.spread, 8) if case.weights_dtype == "float16" else values.spread)
-    numbers = numbers.reshape(len(rows), table.dim)
+    numbers = np.ldexp(numbers, values.scale).reshape(len(rows), table.dim)
+    if values.largest and case.weights_dtype == "float16":
+        largest = float(np.finfo(np.float16).max)
+        numbers = np.where((bits % np.uint64(8) == 3).reshape(numbers.shape), np.copysign(largest, numbers), numbers)
     if values.specials and numbers.size:
         _plant_specials(numbers, bits)
+    if values.zero_rows:
+        numbers[random_bits(values.seed, 4000 + number, len(rows)) % np.uint64(2) == 0] = 0.0
     unused = ~np.isin(rows, used)
     numbers[unused & (random_bits(values.seed, 3000 + number, len(rows)) % np.uint64(2) == 0)] = np.nan
     kept = torch.from_numpy(numbers).to(torch_dtype(case.weights_dtype))

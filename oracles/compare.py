@@ -30,12 +30,13 @@ class Difference:
 class Finding:
     """Everything that is wrong with one result: a headline, and the first few elements.
 
-    `raised`: the type of the exception that ended the run, or "".
+    `raised`: the type of the exception that ended the run, or "". `across`: shows only between two routings.
     """
 
     headline: str
     differences: tuple[Difference, ...] = ()
     raised: str = ""
+    across: bool = False
 
 
 @dataclass

@@ -22,11 +22,25 @@ Routing = Mapping[str, Any]
 
 @dataclass
 class Forward:
-    """One forward: its output `[B, total_D]` and the bounds-check warnings counted so far (None: not counted)."""
+    """One forward: its output `[B, total_D]` and the bounds-check warnings counted so far (None: not counted).
+
+    `tensor_products`: rows were added up as counts times rows on tensor cores, whose rounding has its own bound.
+    """
 
     batch: int
     output: Tensor
     warnings: int | None
+    tensor_products: bool = False
+
+
+@dataclass
+class RowGradients:
+    """The touched linear rows int64 `[n]` (tables one after the other), their summed gradients fp32 `[n, max D]`, zeros
+    beyond each row's D, and how many entries count."""
+
+    rows: Tensor
+    gradients: Tensor
+    count: int
 
 
 @dataclass
@@ -34,7 +48,9 @@ class Backward:
     """One backward: what it left. `weights[t]` and `state[t][name]` hold the rows that `corpus.tensors` tracks.
 
     `psw_gradient` fp32 `[N]`, or None where none was asked for. `weights_grad_is_none`: the fused update leaves no
-    gradient behind. `iterations`: backward calls counted so far (None: not counted).
+    gradient behind. `iterations`: backward calls counted so far (None: not counted). `row_gradients`: with the
+    optimizer NONE, what it leaves instead of a step. `tensor_products`: gradients were added up as counts times split
+    gradients on tensor cores.
     """
 
     batch: int
@@ -43,6 +59,8 @@ class Backward:
     psw_gradient: Tensor | None
     weights_grad_is_none: bool
     iterations: int | None
+    row_gradients: RowGradients | None = None
+    tensor_products: bool = False
 
 
 @dataclass

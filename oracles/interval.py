@@ -42,6 +42,23 @@ def round_to(x: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(torch.isfinite(x), rounded, x)
 
 
+def neighbours(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """fp64 -> what stochastic rounding to `dtype` may make of it: the numbers next to `x` from below and from above.
+
+    Both are `x` where `dtype` holds it or is not coarser than fp32. Beyond the largest finite number rounding is to
+    nearest, so both are what `round_to` gives.
+    """
+    nearest = round_to(x, dtype)
+    if dtype in (torch.float32, torch.float64):
+        return nearest, nearest
+    precision, least, largest = FORMATS[dtype]
+    _, exponent = torch.frexp(x)
+    step = torch.clamp(exponent - precision, min=least - precision + 1)
+    units, certain = scale(x, -step), ~(x.abs() <= largest)
+    below, above = (scale(whole(units), step) for whole in (torch.floor, torch.ceil))
+    return torch.where(certain, nearest, below), torch.where(certain, nearest, above)
+
+
 def scale(x: Tensor, exponent: Tensor) -> Tensor:
     """x * 2 ** exponent in fp64 (`torch.ldexp` takes the power in fp32, which overflows at 2 ** 128)."""
     return x * torch.pow(torch.tensor(2.0, dtype=torch.float64), exponent.to(torch.float64))
@@ -74,6 +91,10 @@ class Interval:
     def rounded(self, dtype: torch.dtype) -> Interval:
         """After one correct rounding to `dtype`."""
         return Interval(round_to(self.lo, dtype), round_to(self.hi, dtype))
+
+    def rounded_stochastically(self, dtype: torch.dtype) -> Interval:
+        """After one stochastic rounding to `dtype`: of a point, its two neighbours, with nothing between them."""
+        return Interval(neighbours(self.lo, dtype)[0], neighbours(self.hi, dtype)[1])
 
     def __getitem__(self, index: object) -> Interval:
         return Interval(self.lo[index], self.hi[index])  # type: ignore[index]
@@ -135,7 +156,7 @@ def square_root(a: Interval) -> Interval:
 
 def square(a: Interval) -> Interval:
     """fl(a * a), knowing that both factors are the same."""
-    return _exact_square(a).rounded(torch.float32)
+    return exact_square(a).rounded(torch.float32)
 
 
 def multiply_add(a: Interval, b: Interval, c: Interval) -> Interval:
@@ -145,7 +166,7 @@ def multiply_add(a: Interval, b: Interval, c: Interval) -> Interval:
 
 def square_add(a: Interval, c: Interval) -> Interval:
     """a * a + c, fused or not."""
-    return _fused_add(_exact_square(a), c).union(add(square(a), c))
+    return _fused_add(exact_square(a), c).union(add(square(a), c))
 
 
 def difference_of_products(a: Interval, b: Interval, c: Interval, d: Interval) -> Interval:
@@ -157,12 +178,23 @@ def difference_of_products(a: Interval, b: Interval, c: Interval, d: Interval) -
     )
 
 
+def sum_of_products(a: Interval, b: Interval, c: Interval, d: Interval) -> Interval:
+    """a * b + c * d, with neither product or either one fused."""
+    return difference_of_products(a, b, c.negated(), d)
+
+
+def choose(condition: Tensor, a: Interval, b: Interval) -> Interval:
+    """a where the condition holds, b elsewhere."""
+    return Interval(torch.where(condition, a.lo, b.lo), torch.where(condition, a.hi, b.hi))
+
+
 def _product(a: Interval, b: Interval) -> Interval:
     """a * b before rounding: fp64 holds the product of two fp32 numbers exactly."""
     return Interval(*_corners(torch.mul, a, b))
 
 
-def _exact_square(a: Interval) -> Interval:
+def exact_square(a: Interval) -> Interval:
+    """a * a before rounding."""
     across = (a.lo < 0) & (a.hi > 0)
     low, high = a.lo * a.lo, a.hi * a.hi
     least = torch.where(across, torch.zeros_like(low), torch.minimum(low, high))

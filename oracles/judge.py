@@ -16,10 +16,11 @@ from torch import Tensor
 from corpus.case import Case
 from corpus.tensors import TableRows, table_rows
 from oracles import optimizers
-from oracles.compare import Finding, Place, Sharpness, bits, compare, compare_bits
+from oracles.compare import SHOWN, Difference, Finding, Place, Sharpness, bits, compare, compare_bits
 from oracles.implementation import Backward, Forward, Implementation, Routing, Trace
 from oracles.interval import Interval
 from oracles.reference import ExpectedBackward, ExpectedRows, ReferenceBatch
+from oracles.row_gradients import compare_row_gradients
 
 State = list[optimizers.State]
 
@@ -76,10 +77,13 @@ class _TraceJudge:
         self.judge, self.case, self.trace = judge, judge.case, trace
         self.implementation, self.routing = implementation, routing
         self.accumulator = implementation.accumulator(self.case, routing)
-        self.route = "+".join(sorted(p.split(".", 1)[1] for p in trace.paths if "_run" in p))
+        self.route = "+".join(
+            sorted(p.split(".", 1)[1] for p in trace.paths if "_run" in p or p.endswith("from_counts"))
+        )
         self.weights = [rows.values for rows in judge.tracked]
         self.state = first_state(self.case, judge.tracked)
         self.learning_rate = self.case.optimizer.learning_rate
+        self.steps = optimizers.RULES[self.case.optimizer.name].steps
         self.warnings = self.backwards = 0
         self.result = Judgement()
 
@@ -114,9 +118,9 @@ class _TraceJudge:
         self.warnings += batch.effective.warnings
         if step.warnings is not None and step.warnings != self.warnings:
             return [Finding(f"bounds_check_warning = {step.warnings}, expected {self.warnings}")]
-        key = ("forward", step.batch, self.accumulator)
+        key = ("forward", step.batch, self.accumulator, step.tensor_products)
         expected: Interval = self.judge.remember(
-            key, self.weights, [], lambda: batch.forward(self.weights, self.accumulator)
+            key, self.weights, [], lambda: batch.forward(self.weights, self.accumulator, step.tensor_products)
         )
         want = (batch.output.shape, getattr(torch, self.case.output_dtype))
         have = (tuple(step.output.shape), step.output.dtype)
@@ -124,19 +128,25 @@ class _TraceJudge:
             return [Finding(f"output is {have[0]} {have[1]}, expected {want[0]} {want[1]}")]
 
         return compare(
-            f"outputs, batch {step.batch}", expected, step.output.reshape(-1), batch.place, self._tally("forward")
+            f"outputs, batch {step.batch}",
+            expected,
+            step.output.reshape(-1),
+            batch.place,
+            self._tally("forward", "small_table" * step.tensor_products),
         )
 
     def _backward(self, batch: ReferenceBatch, step: Backward) -> list[Finding]:
         self.backwards += 1
         new_rate = batch.given.learning_rate
         self.learning_rate = self.learning_rate if new_rate is None else new_rate
-        key = ("backward", step.batch, self.accumulator, self.learning_rate)
+        key = ("backward", step.batch, self.accumulator, self.learning_rate, self.backwards, step.tensor_products)
         expected: ExpectedBackward = self.judge.remember(
             key,
             self.weights,
             self.state,
-            lambda: batch.backward(self.weights, self.state, self.learning_rate, self.accumulator),
+            lambda: batch.backward(
+                self.weights, self.state, self.learning_rate, self.backwards, self.accumulator, step.tensor_products
+            ),
         )
         findings = []
         if not step.weights_grad_is_none:
@@ -146,7 +156,46 @@ class _TraceJudge:
         for name, old, new in self._quantities(step):
             table = expected.tables[int(name.split("=")[1].rstrip("]"))]
             findings += self._rows(batch, step, name, table, old, new)
-        return findings + self._psw(step, expected.psw_gradient)
+        findings += self._row_gradients(step, expected)
+        findings += self._psw(step, expected.psw_gradient)
+        if self.case.stochastic_rounding and not findings:
+            findings += self._alike(step, expected)
+        return findings
+
+    def _alike(self, step: Backward, expected: ExpectedBackward) -> list[Finding]:
+        """Chance is a function of the seed, the iteration and the element: whoever has the same number to store at the
+        same place in the same step stores it alike. Zeros may differ in sign."""
+        key = ("stored", step.batch, self.backwards, self.learning_rate, step.tensor_products)
+        first: list[Tensor] = self.judge.remember(key, self.weights, self.state, lambda: step.weights)
+        if first is step.weights:
+            return []
+        findings = []
+        for t, table in enumerate(expected.tables):
+            was, now = first[t][table.touched], step.weights[t][table.touched]
+            self._tally("alike").exact += int((table.certain & ~table.weights.is_point()).sum())
+            places = (table.certain & (was != now) & ~(was.isnan() & now.isnan())).nonzero().tolist()
+            if places:
+                shown = tuple(
+                    Difference(self._weight(t, table, r, c), float(now[r, c]), float(was[r, c]), 0.0)
+                    for r, c in places[:SHOWN]
+                )
+                line = f"{len(places)} weights of table {t} rounded otherwise than on another routing"
+                findings.append(Finding(f"{line}, batch {step.batch}", shown, across=True))
+        return findings
+
+    def _weight(self, t: int, table: ExpectedRows, row: int, column: int) -> str:
+        """The name of a weight of a touched row."""
+        tracked, rows = int(table.touched[row]), self.judge.tracked[t].rows
+        return f"weights[t={t}][row {tracked if rows is None else int(rows[tracked])}, col {column}]"
+
+    def _row_gradients(self, step: Backward, expected: ExpectedBackward) -> list[Finding]:
+        """Left by the optimizer that steps nothing, and by no other."""
+        if self.steps:
+            return [] if step.row_gradients is None else [Finding("row gradients were left by an optimizer that steps")]
+        self.result.changed |= any(len(table.touched) > 0 for table in expected.tables)
+        return compare_row_gradients(
+            self.case, self.judge.tracked, expected, step.row_gradients, self._tally("row_gradients")
+        )
 
     def _rows(
         self, batch: ReferenceBatch, step: Backward, name: str, table: ExpectedRows, old: Tensor, new: Tensor
@@ -154,13 +203,14 @@ class _TraceJudge:
         """Untouched rows keep every bit; touched ones are what a step allows."""
         quantity, t = name.split("[")[0], int(name.split("=")[1].rstrip("]"))
         untouched = torch.ones(len(old), dtype=torch.bool)
-        untouched[table.touched] = False
+        if self.steps:
+            untouched[table.touched] = False
         findings = compare_bits(f"{name} of untouched rows", old, new, untouched)
-        if findings or not len(table.touched):
+        if findings or untouched.all():
             return findings
         allowed = table.weights if quantity == "weights" else table.state[quantity]
         lengths, rows = batch.run_lengths()[t], self.judge.tracked[t].rows
-        describe = getattr(self.implementation, "describe_run", None)
+        describe = None if step.tensor_products else getattr(self.implementation, "describe_run", None)
 
         def place(at: Place) -> str:
             row = int(table.touched[at[0]])
@@ -169,7 +219,8 @@ class _TraceJudge:
 
         def detail(at: Place) -> str:
             length = lengths[int(table.touched[at[0]])]
-            return f"{length} lookups" + (f", {describe(self.case, self.routing, length)}" if describe else "")
+            way = describe(self.case, self.routing, length) if describe else "from counts" * step.tensor_products
+            return f"{length} lookups" + (f", {way}" if way else "")
 
         if quantity == "weights" and not allowed.admits(old[table.touched]).all():
             self.result.changed = True
@@ -193,7 +244,7 @@ class _TraceJudge:
             for name, before in self.state[t].items():
                 yield f"{name}[t={t}]", before, step.state[t][name]
 
-    def _tally(self, quantity: str) -> Sharpness:
-        route = "" if quantity in ("forward", "psw_gradient") else self.route
+    def _tally(self, quantity: str, route: str = "") -> Sharpness:
+        route = route if quantity in ("forward", "psw_gradient") else self.route
         key = (self.case.optimizer.name, self.case.weights_dtype, route, quantity)
         return self.result.sharpness.setdefault(key, Sharpness())

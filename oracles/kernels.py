@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,7 @@ from corpus.tensors import BatchTensors, batch_tensors, ids_and_lengths, table_r
 from oracles import interpreter
 from oracles.contract import Refusal, effective_batch
 from oracles.guards import GuardZones
-from oracles.implementation import Backward, Forward, Routing, Trace
+from oracles.implementation import Backward, Forward, Routing, RowGradients, Trace
 
 MERGES = tuple(m for m in tbe_kernels.config.MENUS["long_run_merge"] or () if m != "auto")
 #: Values that a sweep's routings take in turn; the numbers of values have few common divisors, so pairs mix.
@@ -30,6 +31,14 @@ RUN_TIME_TURNS: dict[str, tuple[Any, ...]] = {
     "hoist_transpose_to_forward": (False, True, True),
     "fused_bounds_check": (False, True),
 }
+#: For cases whose table is small: its forward with a backward over runs; the backward from counts comes on its own.
+SMALL_TABLE_TURNS: dict[str, tuple[Any, ...]] = {"small_table": ("never", "always"), "backward_from_counts": (False,)}
+#: Backwards from counts in a sweep.
+COUNTED: tuple[dict[str, Any], ...] = (
+    {"from_counts_programs": 3, "small_table_programs": 2},
+    {"from_counts_programs": 1, "small_table_programs": 1, "small_table_window": 4, "from_counts_bags": 16},
+    {"from_counts_programs": 2, "small_table_window": 16, "small_table_bags": 32, "from_counts_bags": 32},
+)
 #: The same for knobs that are compile-time constants; on a GPU each new value would cost a compilation.
 COMPILE_TIME_TURNS: dict[str, tuple[Any, ...]] = {
     "gather_width": (4, 1, 2, 8, 32, 16),
@@ -95,9 +104,14 @@ class TbeKernels:
         for place, threshold in enumerate(sorted({t for n in spread for t in (n, n + 1)})):
             merges = MERGES if len(spread) <= FEW_LENGTHS else MERGES[place % len(MERGES) :][:1]
             changes += [{"long_run_threshold": threshold, "long_run_merge": m} for m in merges]
+        has_small_table = any(self.may_count(case, k) for k in set(case.order))
+        if has_small_table:
+            counted = COUNTED if device.type == "cpu" else COUNTED[:1]
+            changes[2:2] = [{"small_table": "always", "backward_from_counts": True, **knobs} for knobs in counted]
         lookups = max(len(ids_and_lengths(case, k)[0]) for k in set(case.order))
         least = min(32, self.package.spec.next_power_of_two(max(1, lookups // MOST_PIECES)))
         turns = {**RUN_TIME_TURNS, **(COMPILE_TIME_TURNS if device.type == "cpu" else {})}
+        turns |= SMALL_TABLE_TURNS if has_small_table else {}
         seen = []
         for number, change in enumerate([{}, *changes]):
             turn = {knob: values[number % len(values)] for knob, values in turns.items()} if number else {}
@@ -110,15 +124,30 @@ class TbeKernels:
 
     def sweep_paths(self, case: Case) -> list[set[str]]:
         """Of each set, a sweep must have run at least one path."""
-        longest = 0
+        longest, counts = 0, False
         for kind, number in case.steps():
             if effective_batch(case, number).refusal is not None:
                 break
+            counts |= self.may_count(case, number) and case.bag_starts(number)[-1] > 0
             if kind == "backward":
                 longest = max([longest, *run_lengths(case, number)])
-        if longest < 2:
-            return []
-        return [{"backward.short_run"}, {f"backward.long_run.{merge}" for merge in MERGES}]
+        paths = [{"forward.small_table"}] if counts else []
+        if longest >= 2:
+            paths += [{"backward.short_run"}, {f"backward.long_run.{merge}" for merge in MERGES}]
+        return paths
+
+    def may_count(self, case: Case, batch: int) -> bool:
+        """Whether a batch fits the small-table route, as its row in the registry says."""
+        paths = importlib.import_module(".paths", self.package.__name__)
+        needs = next(p.needs for p in paths.PATHS if p.name == "forward.small_table")
+        rows, columns = needs.one_table
+        table = case.tables[case.feature_table_map[0]]
+        return (
+            case.num_features == 1
+            and all(getattr(case, axis) in values for axis, values in needs.case.items())
+            and (table.rows <= rows and table.dim <= columns)
+            and (case.batches[batch].psw == "none" and not case.batches[batch].is_variable)
+        )
 
     def describe_run(self, case: Case, routing: Routing, length: int) -> str:
         """Which way a run of `length` lookups goes."""
@@ -149,6 +178,11 @@ class Run:
         self.case, self.device = case, device
         self.tracked = table_rows(case)
         given = case.optimizer
+        optimizer = tbe.OptimType[given.name]
+        read = tbe.optimizers.OPTIMIZERS[optimizer].hyperparameters
+        clips = (
+            {"gradient_clipping": True, "max_gradient": given.max_gradient} if given.max_gradient is not None else {}
+        )
         self.module = tbe.TableBatchedEmbeddingBags(
             [(t.rows, t.dim) for t in case.tables],
             feature_table_map=case.feature_table_map,
@@ -156,11 +190,13 @@ class Run:
             weights_precision=torch_dtype(case.weights_dtype),
             output_dtype=torch_dtype(case.output_dtype),
             bounds_check_mode=tbe.BoundsCheckMode[case.bounds_check_mode],
-            optimizer=tbe.OptimType[given.name],
+            optimizer=optimizer,
             learning_rate=given.learning_rate,
-            eps=given.eps if given.name != "EXACT_SGD" else 1e-8,
-            weight_decay=given.weight_decay,
             weight_decay_mode=tbe.WeightDecayMode[given.weight_decay_mode],
+            stochastic_rounding=case.stochastic_rounding,
+            rounding_seed=case.rounding_seed,
+            **{name: getattr(given, name) for name in read},
+            **clips,
             config=tbe.KernelConfig.for_target(tbe.config.target_of(device), routing),
             device=device,
         )
@@ -171,16 +207,12 @@ class Run:
     def go(self, trace: Trace) -> None:
         """Run every step; a FATAL refusal ends the run with a look at what it left."""
         for kind, number in self.case.steps():
+            before_step = trace.paths.copy()
             if kind == "forward":
                 tensors = batch_tensors(self.case, number, self.device)
                 before = _copies(tensors)
                 try:
-                    output = self.module(
-                        tensors.indices,
-                        tensors.offsets,
-                        tensors.per_sample_weights,
-                        self.case.batches[number].batch_size_per_feature_per_rank or None,
-                    )
+                    output = self.module(**self.arguments(number, tensors))
                 except self.package.BoundsCheckError as error:
                     trace.refusal = Refusal(error.kind, error.feature, error.bag, error.index, error.rows, error.place)
                     trace.steps.append(self.look(number, None))
@@ -188,7 +220,8 @@ class Run:
                     return
                 self.batches[number] = tensors, output
                 warnings = int(self.module.bounds_check_warning)
-                trace.steps.append(Forward(number, output.detach().cpu().clone(), warnings))
+                counted = "forward.small_table" in trace.paths - before_step
+                trace.steps.append(Forward(number, output.detach().cpu().clone(), warnings, counted))
                 trace.damage += _changed(tensors, before)
             else:
                 tensors, output = self.batches.pop(number)
@@ -197,8 +230,22 @@ class Run:
                     self.module.set_learning_rate(learning_rate)
                 before = _copies(tensors)
                 output.backward(tensors.grad_output)
-                trace.steps.append(self.look(number, tensors.per_sample_weights))
+                left = self.look(number, tensors.per_sample_weights)
+                left.tensor_products = "backward.from_counts" in trace.paths - before_step
+                trace.steps.append(left)
                 trace.damage += _changed(tensors, before)
+
+    def arguments(self, number: int, tensors: BatchTensors) -> dict[str, Any]:
+        """What the module is called with."""
+        given = self.case.batches[number]
+        wanted = given.feature_requires_grad
+        return {
+            "indices": tensors.indices,
+            "offsets": tensors.offsets,
+            "per_sample_weights": tensors.per_sample_weights,
+            "batch_size_per_feature_per_rank": given.batch_size_per_feature_per_rank or None,
+            "feature_requires_grad": torch.tensor(wanted, dtype=torch.int32, device=self.device) if wanted else None,
+        }
 
     def look(self, number: int, psw: Tensor | None) -> Backward:
         """What a backward left, on the CPU."""
@@ -214,7 +261,14 @@ class Run:
             psw_gradient=None if psw is None or psw.grad is None else psw.grad.cpu().clone(),
             weights_grad_is_none=self.module.weights.grad is None,
             iterations=int(self.module.iter),
+            row_gradients=self._row_gradients(),
         )
+
+    def _row_gradients(self) -> RowGradients | None:
+        left = self.module.row_gradients
+        if left is None:
+            return None
+        return RowGradients(left.rows.cpu().clone(), left.gradients.cpu().clone(), int(left.count))
 
 
 def _copies(tensors: BatchTensors) -> dict[str, Tensor]:

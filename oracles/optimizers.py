@@ -1,148 +1,100 @@
 """What an optimizer step on touched rows has to give, twice: by a real optimizer, and as an interval.
 
-The real one says what the step is: `torch.optim` classes in fp64, and for row-wise rules a `torch.optim.Optimizer` of
-our own that is tied to `torch.optim.Adagrad` at D = 1 by a test. The interval rule says how far a correct fp32
-implementation may be from it, operation by operation. Each step is done both ways and the two have to agree, so a rule
-misread here is found here.
+The real one says what the step is: `torch.optim` classes in fp64, and for what torch has not got those of
+`oracles.real_optimizers`, which tests tie to torch's. The interval rule (`oracles.optimizer_rules`) says how far a
+correct fp32 implementation may be from it. Each step is done both ways and the two have to agree, so a rule misread in
+one of them is found here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from corpus.case import Optimizer
-from oracles import interval as iv
+from oracles import optimizer_rules as rules
 from oracles.interval import Interval
-from oracles.tolerance import grid, sum_interval
-
-State = dict[str, Tensor]
-
-
-@dataclass
-class Step:
-    """The result of one step on some rows: weights before they are stored, and the state by name."""
-
-    weights: Interval
-    state: dict[str, Interval]
-
-
-class RowwiseAdagrad(torch.optim.Optimizer):
-    """Adagrad with one accumulator a row: `sum += mean(g'^2)`, `w = c * w - lr / (sqrt(sum) + eps) * g`.
-
-    `g' = g + weight_decay * w` with mode L2. `c = 1 - lr / (sqrt(sum) + eps) * weight_decay` (L2),
-    `1 - lr * weight_decay` (DECOUPLE) or 1. Parameters are `[rows, D]` and every row of them is stepped.
-    """
-
-    def __init__(
-        self, params: Iterable[Tensor], lr: float, eps: float, weight_decay: float, weight_decay_mode: str
-    ) -> None:
-        super().__init__(params, {"lr": lr, "eps": eps, "weight_decay": weight_decay, "mode": weight_decay_mode})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            lr, decay, mode = group["lr"], group["weight_decay"], group["mode"]
-            for w in group["params"]:
-                state = self.state[w]
-                if "sum" not in state:
-                    state["sum"] = torch.zeros(w.shape[0], dtype=w.dtype)
-                g = w.grad + decay * w if mode == "L2" else w.grad
-                state["sum"] += (g * g).mean(dim=1)
-                rate = lr / (state["sum"].sqrt() + group["eps"])[:, None]
-                kept = {"L2": 1 - rate * decay, "DECOUPLE": 1 - lr * decay, "NONE": 1.0}[mode]
-                w.copy_(kept * w - rate * w.grad)
-
-
-def _fp32(number: float) -> float:
-    """A hyper-parameter as the fp32 number that implementations hold."""
-    return float(torch.tensor(number, dtype=torch.float32))
-
-
-def _number(number: float) -> Interval:
-    return Interval.point(torch.tensor(_fp32(number), dtype=torch.float64))
-
-
-def _sgd(w: Tensor, g: Interval, state: State, lr: float, given: Optimizer) -> Step:
-    return Step(iv.multiply_add(_number(-lr), g, Interval.point(w)), {})
-
-
-def _rowwise_adagrad(w: Tensor, g: Interval, state: State, lr: float, given: Optimizer) -> Step:
-    weight, rate, decay = Interval.point(w), _number(lr), _number(given.weight_decay)
-    decayed = iv.multiply_add(decay, weight, g) if given.weight_decay_mode == "L2" else g
-    one = _number(1.0)
-    total = iv.add(Interval.point(state["momentum1"]), iv.divide(_sum_of_squares(decayed), _number(w.shape[1])))
-    multiplier = iv.divide(rate, iv.add(iv.square_root(total), _number(given.eps)))[:, None]
-    if given.weight_decay_mode == "L2":
-        kept = iv.multiply_add(multiplier.negated(), decay, one)
-    elif given.weight_decay_mode == "DECOUPLE":
-        kept = iv.multiply_add(rate.negated(), decay, one)
-    else:
-        return Step(iv.multiply_add(multiplier.negated(), g, weight), {"momentum1": total})
-    return Step(iv.difference_of_products(kept, weight, multiplier, g), {"momentum1": total})
-
-
-def _adagrad(w: Tensor, g: Interval, state: State, lr: float, given: Optimizer) -> Step:
-    total = iv.square_add(g, Interval.point(state["momentum1"]))
-    root = iv.add(iv.square_root(total), _number(given.eps))
-    step = iv.divide(iv.multiply(_number(lr), g), root)
-    return Step(iv.subtract(Interval.point(w), step), {"momentum1": total})
-
-
-def _sum_of_squares(g: Interval) -> Interval:
-    """The sum over D of g^2, exact where the squares lie on a grid that is coarse enough."""
-    squares = iv.square(g)
-    terms = torch.tensor(float(g.lo.shape[1]), dtype=torch.float64)
-    certain = g.is_point().all(dim=1)
-    ends = []
-    for end in (squares.lo, squares.hi):
-        total = end.sum(dim=1)
-        steps = torch.where(certain, grid(end, dim=1), 0.0) if end.numel() else total
-        exact = sum_interval(total, total, terms, 0, steps, torch.float32)
-        ends.append(exact)
-    return Interval(ends[0].lo, ends[1].hi)
+from oracles.optimizer_rules import State, Step, Taken, fp32
+from oracles.real_optimizers import AdamFamily, LarsSgd, NoStep, RowwiseAdagrad
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One optimizer: the interval rule, how to make the real optimizer, and what the real one calls our state."""
+    """One optimizer: the interval rule, how to make the real optimizer, and what the real one calls our state.
 
-    interval: Callable[[Tensor, Interval, State, float, Optimizer], Step]
+    `per_row`: states of one number a row. `steps`: whether it changes the rows it touches.
+    """
+
+    interval: Callable[[Taken], Step]
     real: Callable[[Tensor, float, Optimizer], torch.optim.Optimizer]
     state_names: tuple[tuple[str, str], ...] = ()  # (ours, the real optimizer's)
-    per_row: tuple[str, ...] = ()  # states of one number a row
+    per_row: tuple[str, ...] = ()
+    steps: bool = True
 
+
+def _betas(given: Optimizer) -> tuple[float, float]:
+    return fp32(given.beta1), fp32(given.beta2)
+
+
+def _adam(w: Tensor, lr: float, given: Optimizer) -> torch.optim.Optimizer:
+    """Adam, or with decay AdamW, whose `w *= 1 - lr * wd` before the step is ours within it."""
+    if given.weight_decay == 0:
+        return torch.optim.Adam([w], lr, _betas(given), fp32(given.eps))
+    return torch.optim.AdamW([w], lr, _betas(given), fp32(given.eps), fp32(given.weight_decay))
+
+
+def _adam_family(rowwise: bool, lamb: bool) -> Callable[[Tensor, float, Optimizer], torch.optim.Optimizer]:
+    return lambda w, lr, given: AdamFamily(
+        [w], lr, _betas(given), fp32(given.eps), fp32(given.weight_decay), rowwise, lamb
+    )
+
+
+_SUM = (("momentum1", "sum"),)
+_MOMENTS = (("momentum1", "exp_avg"), ("momentum2", "exp_avg_sq"))
 
 RULES = {
-    "EXACT_SGD": Rule(_sgd, lambda w, lr, given: torch.optim.SGD([w], lr=lr)),
+    "EXACT_SGD": Rule(rules.sgd, lambda w, lr, given: torch.optim.SGD([w], lr=lr)),
     "EXACT_ROWWISE_ADAGRAD": Rule(
-        _rowwise_adagrad,
+        rules.rowwise_adagrad,
         lambda w, lr, given: RowwiseAdagrad(
-            [w], lr, _fp32(given.eps), _fp32(given.weight_decay), given.weight_decay_mode
+            [w], lr, fp32(given.eps), fp32(given.weight_decay), given.weight_decay_mode, fp32(given.max_norm)
         ),
-        state_names=(("momentum1", "sum"),),
+        _SUM,
         per_row=("momentum1",),
     ),
     "EXACT_ADAGRAD": Rule(
-        _adagrad,
-        lambda w, lr, given: torch.optim.Adagrad([w], lr=lr, eps=_fp32(given.eps)),
-        state_names=(("momentum1", "sum"),),
+        rules.adagrad, lambda w, lr, given: torch.optim.Adagrad([w], lr=lr, eps=fp32(given.eps)), _SUM
     ),
+    "ADAM": Rule(rules.adam, _adam, _MOMENTS),
+    "PARTIAL_ROWWISE_ADAM": Rule(
+        rules.partial_rowwise_adam, _adam_family(rowwise=True, lamb=False), _MOMENTS, per_row=("momentum2",)
+    ),
+    "LAMB": Rule(rules.lamb, _adam_family(rowwise=False, lamb=True), _MOMENTS),
+    "PARTIAL_ROWWISE_LAMB": Rule(
+        rules.partial_rowwise_lamb, _adam_family(rowwise=True, lamb=True), _MOMENTS, per_row=("momentum2",)
+    ),
+    "LARS_SGD": Rule(
+        rules.lars_sgd,
+        lambda w, lr, given: LarsSgd([w], lr, fp32(given.eta), fp32(given.momentum), fp32(given.weight_decay)),
+        (("momentum1", "momentum_buffer"),),
+    ),
+    "NONE": Rule(rules.no_step, lambda w, lr, given: NoStep([w]), steps=False),
 }
 
 
-def real_step(w: Tensor, g: Tensor, state: State, lr: float, given: Optimizer) -> tuple[Tensor, State]:
+def real_step(
+    w: Tensor, g: Tensor, state: State, lr: float, given: Optimizer, iteration: int = 1
+) -> tuple[Tensor, State]:
     """Rows and state (fp64) after the real optimizer's step with gradient `g`; the arguments stay as they are."""
     rule = RULES[given.name]
     parameter = w.clone().requires_grad_()
-    optimizer = rule.real(parameter, _fp32(lr), given)
+    optimizer = rule.real(parameter, fp32(lr), given)
     for ours, theirs in rule.state_names:
         optimizer.state[parameter][theirs] = state[ours].clone()
-        optimizer.state[parameter].setdefault("step", torch.tensor(0.0))
+        optimizer.state[parameter]["step"] = torch.tensor(iteration - 1.0)
     parameter.grad = g.clone()
     optimizer.step()
     return parameter.detach(), {ours: optimizer.state[parameter][theirs] for ours, theirs in rule.state_names}
@@ -152,13 +104,14 @@ class OracleError(AssertionError):
     """The reference disagrees with itself: a fault of the suite, not of the implementation under test."""
 
 
-def step(w: Tensor, g: Interval, center: Tensor, state: State, lr: float, given: Optimizer) -> Step:
+def step(w: Tensor, g: Interval, center: Tensor, state: State, lr: float, given: Optimizer, iteration: int = 1) -> Step:
     """The rows `w` and their `state` (fp64 `[rows, D]`, `[rows]`) after one step with gradient `g` around `center`.
 
-    Raises OracleError if the real optimizer's result at `center` lies outside what the interval rule allows.
+    `iteration`: backward calls, this one included. Raises OracleError if the real optimizer's result at `center` lies
+    outside what the interval rule allows.
     """
-    result = RULES[given.name].interval(w, g, state, lr, given)
-    weights, after = real_step(w, center, state, lr, given)
+    result = RULES[given.name].interval(Taken(w, g, state, lr, given, iteration))
+    weights, after = real_step(w, center, state, lr, given, iteration)
     _agree("weights", result.weights, weights, w)
     for name, value in after.items():
         _agree(name, result.state[name], value, state[name])

@@ -20,7 +20,7 @@ from corpus.tensors import BatchTensors, OutputPlaces, TableRows, batch_tensors,
 from oracles import optimizers
 from oracles.contract import EffectiveBatch, effective_batch
 from oracles.interval import Interval
-from oracles.tolerance import grid, sum_interval
+from oracles.tolerance import PER_PRODUCT, PER_SPLIT_PRODUCT, SPLIT, grid, product_interval, sum_interval
 
 
 @dataclass
@@ -30,6 +30,8 @@ class ExpectedRows:
     touched: Tensor  # int64 [n]
     weights: Interval  # [n, D], as stored
     state: dict[str, Interval]  # [n] or [n, D]
+    certain: Tensor  # bool [n, D]: where only one fp32 number can have come to be stored
+    gradients: Interval  # [n, D], fp32
 
 
 @dataclass
@@ -69,6 +71,9 @@ class ReferenceBatch:
         self.effective: EffectiveBatch = effective_batch(case, number)
         self.tensors: BatchTensors = batch_tensors(case, number, torch.device("cpu"))
         self.grad = self.tensors.grad_output.to(torch.float64).reshape(-1)
+        if case.optimizer.max_gradient is not None:
+            bound = optimizers.fp32(case.optimizer.max_gradient)
+            self.grad = self.grad.clamp(-bound, bound)  # NaN stays NaN
         self.psw = None
         if self.tensors.per_sample_weights is not None:
             self.psw = self.tensors.per_sample_weights.detach().to(torch.float64)
@@ -146,8 +151,8 @@ class ReferenceBatch:
             out.append(padded.requires_grad_(trained))
         return out
 
-    def forward(self, weights: list[Tensor], accumulator: torch.dtype) -> Interval:
-        """What the output may be, flat, as stored in the output dtype."""
+    def forward(self, weights: list[Tensor], accumulator: torch.dtype, tensor_products: bool = False) -> Interval:
+        """What the output may be, flat, as stored in the output dtype; of `tensor_products`, see `Forward`."""
         case = self.case
         psw = self.psw
         center = self._pool(self._leaves(weights, False, False), psw, "SUM", False)
@@ -156,16 +161,28 @@ class ReferenceBatch:
         steps = [grid(weights[f.table][f.places[f.live()]]) * psw_grid for f in self.features]
         step = self._joined([s.expand(f.output.shape) for s, f in zip(steps, self.features, strict=True)])
         counts = self._joined([f.counts.expand(f.output.shape) for f in self.features])
-        total = sum_interval(center, magnitude, counts, 0 if psw is None else 1, step, accumulator)
+        if tensor_products:
+            total = product_interval(center, magnitude, counts, PER_PRODUCT, 0, step)
+        else:
+            total = sum_interval(center, magnitude, counts, 0 if psw is None else 1, step, accumulator)
         if case.pooling_mode == "MEAN":
             divisor = counts.clamp(min=1)
             total = Interval(total.lo / divisor, total.hi / divisor).rounded(accumulator)
         return total.rounded(getattr(torch, case.output_dtype))
 
     def backward(
-        self, weights: list[Tensor], state: list[optimizers.State], lr: float, accumulator: torch.dtype
+        self,
+        weights: list[Tensor],
+        state: list[optimizers.State],
+        lr: float,
+        iteration: int,
+        accumulator: torch.dtype,
+        tensor_products: bool = False,
     ) -> ExpectedBackward:
-        """What rows, state and psw gradients may be afterwards, from `weights` and `state` before."""
+        """What rows, state and psw gradients may be afterwards, from `weights` and `state` before.
+
+        `iteration`: backward calls, this one included. Of `tensor_products`, see `implementation.Backward`.
+        """
         case = self.case
         center, psw_center = self._gradients(weights, False)
         magnitude, psw_magnitude = self._gradients(weights, True)
@@ -173,9 +190,11 @@ class ReferenceBatch:
         for t, w in enumerate(weights):
             touched, g = center[t]
             before = {name: value[touched].to(torch.float64) for name, value in state[t].items()}
-            g_interval = self._row_gradients(t, touched, g, magnitude[t][1])
-            step = optimizers.step(w[touched].to(torch.float64), g_interval, g, before, lr, case.optimizer)
-            tables.append(ExpectedRows(touched, step.weights.rounded(w.dtype), step.state))
+            g_interval = self._row_gradients(t, touched, g, magnitude[t][1], tensor_products)
+            step = optimizers.step(w[touched].to(torch.float64), g_interval, g, before, lr, case.optimizer, iteration)
+            stochastic = case.stochastic_rounding
+            stored = step.weights.rounded_stochastically(w.dtype) if stochastic else step.weights.rounded(w.dtype)
+            tables.append(ExpectedRows(touched, stored, step.state, step.weights.is_point(), g_interval))
         psw_gradient = None
         if self.given.psw == "trained":
             assert psw_center is not None
@@ -206,7 +225,9 @@ class ReferenceBatch:
             return tables, None
         return tables, torch.zeros_like(psw) if found[-1] is None else found[-1]
 
-    def _row_gradients(self, table: int, touched: Tensor, g: Tensor, magnitude: Tensor) -> Interval:
+    def _row_gradients(
+        self, table: int, touched: Tensor, g: Tensor, magnitude: Tensor, tensor_products: bool
+    ) -> Interval:
         """What the sum of a row's gradients may be, in fp32: `[touched, D]`."""
         lookups = torch.zeros(len(touched), dtype=torch.float64)
         step, roundings = torch.tensor(torch.inf, dtype=torch.float64), 0
@@ -224,6 +245,8 @@ class ReferenceBatch:
             step = torch.minimum(step, grid(terms))
         if self.psw is not None:
             step, roundings = step * grid(self.psw), 1
+        if tensor_products:
+            return product_interval(g, magnitude, lookups[:, None], PER_SPLIT_PRODUCT, roundings + SPLIT, step)
         return sum_interval(g, magnitude, lookups[:, None], roundings, step, torch.float32)
 
     def _psw_gradients(
@@ -231,7 +254,9 @@ class ReferenceBatch:
     ) -> Interval:
         """What the dot product of a row and its bag's gradient may be: `[N]`, fp32."""
         los, his = torch.zeros_like(center), torch.zeros_like(center)
-        for feature in self.features:
+        for number, feature in enumerate(self.features):
+            if self.given.feature_requires_grad and not self.given.feature_requires_grad[number]:
+                continue
             w = weights[feature.table]
             grads = self.grad[feature.output[feature.counts[:, 0] > 0]]
             step = grid(w[feature.places[feature.live()]]) * grid(grads)

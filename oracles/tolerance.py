@@ -9,6 +9,22 @@ Bound otherwise: a sum of n terms after k roundings of each (a product, a divisi
 `gamma(n - 1 + k) * sum|terms|`, `gamma(m) = m * u / (1 - m * u)` (Higham, Accuracy and Stability of Numerical
 Algorithms, section 4.2; any order of summation), plus one smallest normal number a term, because float atomics of GPUs
 flush subnormal numbers to zero.
+
+Products of counts and rows on tensor cores (fp16 x fp16 -> fp32) round differently: products are exact, but the terms
+of a block are aligned to the largest and cut off, at worst 23 binary places below its leading bit, and the block's sum
+is cut off to fp32. So found Fasi, Higham, Mikaitis and Pranesh (Numerical behavior of NVIDIA tensor cores, PeerJ
+Computer Science 7:e330, 2021) for V100, the coarsest, and T4, A100 keeping more; Khattak and Mikaitis (Accurate models
+of NVIDIA tensor cores, arXiv:2512.07004, 2025) went on to H100 and B200. Each cut loses less than 2 ** -23 of the sum
+of absolute values. A product other than 0 is cut once as a term, and each block that has one cuts its accumulator and
+its sum: `PER_PRODUCT` = 3 cuts a product at the most, whatever the size of a block. A single product is not cut at all.
+Ordinary fp32 arithmetic, which an interpreter or another device may use, stays within the same bound.
+
+A gradient of fp32 is split for this into two fp16 numbers that together are within 2 ** -23 of it (`SPLIT` = 1 cut),
+and exactly it where it is at most 2 ** 23 grids. Its sum over a tile takes the cuts of two products, the second at most
+2 ** -11 times as large as the first, and three more roundings: of the two sums, onto the sum of the tiles before, and
+onto that of the programs before. With the terms of second order that is less than `PER_SPLIT_PRODUCT` = 7 a product.
+Both are exact where the terms' absolute values add up to at most 2 ** 23 grids: then no bit is cut, nor lost in the
+split.
 """
 
 from __future__ import annotations
@@ -19,6 +35,11 @@ from torch import Tensor
 from oracles.interval import Interval, scale
 
 PRECISION = {torch.float32: 24, torch.float64: 53}
+#: Bits that tensor cores keep for certain, and how often a product is cut; see above.
+PRODUCT_PRECISION = 23
+PER_PRODUCT = 3
+PER_SPLIT_PRODUCT = 7
+SPLIT = 1
 TINY = {torch.float32: 2.0**-126, torch.float64: 2.0**-1022}
 
 
@@ -61,3 +82,18 @@ def sum_interval(
     single = (terms <= 1).expand_as(center) & (roundings_per_term <= 1)
     radius = torch.where(exact | single, torch.zeros_like(radius), radius)
     return Interval.around(center, radius).rounded(accumulator)
+
+
+def product_interval(
+    center: Tensor, magnitude: Tensor, terms: Tensor, per_term: int, roundings_per_term: int, step: Tensor
+) -> Interval:
+    """What a sum may come to that tensor cores made from counts and rows, in fp32.
+
+    Arguments as of `sum_interval`; at most `terms` products are not 0, and each may be cut `per_term` times.
+    """
+    exact = magnitude <= 2.0**PRODUCT_PRECISION * step
+    radius = gamma(terms * per_term + roundings_per_term, PRODUCT_PRECISION) * magnitude
+    radius = radius + per_term * terms * TINY[torch.float32]
+    single = (terms <= 1).expand_as(center) & (roundings_per_term == 0)
+    radius = torch.where(exact | single, torch.zeros_like(radius), radius)
+    return Interval.around(center, radius).rounded(torch.float32)

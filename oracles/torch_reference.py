@@ -15,7 +15,9 @@ from corpus.tensors import table_rows
 from oracles.implementation import Backward, Forward, Routing, Trace
 from oracles.interval import Interval
 from oracles.judge import first_state
+from oracles.optimizers import RULES
 from oracles.reference import ReferenceBatch
+from oracles.row_gradients import left_by_reference
 
 
 class TorchReference:
@@ -61,7 +63,7 @@ class TorchReference:
                 continue
             backwards += 1
             rate = rate if batch.given.learning_rate is None else batch.given.learning_rate
-            expected = batch.backward(weights, state, rate, torch.float64)
+            expected = batch.backward(weights, state, rate, backwards, torch.float64)
             weights, state = [w.clone() for w in weights], [dict(s) for s in state]
             for t, table in enumerate(expected.tables):
                 weights[t][table.touched] = _middle(table.weights).to(weights[t].dtype)
@@ -70,7 +72,10 @@ class TorchReference:
                     state[t][name][table.touched] = _middle(value).to(torch.float32)
             psw = expected.psw_gradient
             gradient = None if psw is None else _middle(psw).to(torch.float32)
-            trace.steps.append(Backward(number, weights, state, gradient, True, backwards))
+            left = None
+            if not RULES[case.optimizer.name].steps:
+                left = left_by_reference(case, tracked, expected)
+            trace.steps.append(Backward(number, weights, state, gradient, True, backwards, left))
         return trace
 
 

@@ -22,6 +22,11 @@ SHAPES = (
 )
 
 
+#: The default window, and the largest count that fp16 holds exactly.
+COUNTED = KernelConfig().small_table_window
+MOST_COUNTED = 2048
+
+
 @st.composite
 def bag_lengths(draw: st.DrawFn, *, samples: int, most: int, config: KernelConfig) -> list[int]:
     """Lengths of `samples` bags, `most` lookups in all at the most."""
@@ -57,12 +62,20 @@ def bag_lengths(draw: st.DrawFn, *, samples: int, most: int, config: KernelConfi
 
 @st.composite
 def feature_bags(
-    draw: st.DrawFn, *, rows: int, samples: int, most: int, config: KernelConfig, run: str | None = None
+    draw: st.DrawFn,
+    *,
+    rows: int,
+    samples: int,
+    most: int,
+    config: KernelConfig,
+    run: str | None = None,
+    window: int | None = None,
 ) -> tuple[Bag, ...]:
     """The bags of one feature.
 
     `run`: "short" or "long" puts a run of such a length in for certain (where `samples` > 0); None does so now and
-    then, at the constants of `config`.
+    then, at the constants of `config`. `window`: now and then a bag is as long as so many ids that are counted at once,
+    or a multiple, one below or one above.
     """
     lengths = draw(bag_lengths(samples=samples, most=most, config=config))
     skew = draw(st.sampled_from(SKEWS))
@@ -73,6 +86,8 @@ def feature_bags(
         at += length
     if samples and (run or draw(st.integers(0, 2)) == 2):
         _aim_run(draw, bags, rows, config, run, max(most, config.long_run_threshold + 1 if run == "long" else 1))
+    if samples and window and draw(st.booleans()):
+        _aim_bag(draw, bags, rows, window)
     return tuple(compressed(bag) for bag in bags)
 
 
@@ -92,3 +107,16 @@ def _aim_run(
     for number, place in enumerate(parts):
         share = length // len(parts) + (number < length % len(parts))
         bags[place] += [row] * share
+
+
+def _aim_bag(draw: st.DrawFn, bags: list[list[int]], rows: int, window: int) -> None:
+    """Give one bag exactly as many lookups as a window asks for, the last of them few rows over and over."""
+    targets = [window, window + 1, window - 1, 2 * window, 2 * window + 1]
+    if window == COUNTED:
+        targets += [300, MOST_COUNTED + 1]
+    length, bag = draw(st.sampled_from(targets)), bags[draw(st.integers(0, len(bags) - 1))]
+    del bag[length:]
+    missing = length - len(bag)
+    fill = draw(st.lists(st.integers(-1, rows - 1), min_size=1, max_size=3))
+    for number, row in enumerate(fill):
+        bag += [row] * (missing // len(fill) + (number < missing % len(fill)))

@@ -26,6 +26,7 @@ from corpus.case import (
 )
 from strategies.bags import feature_bags
 from strategies.optimizers import RATES, fp32, optimizers
+from strategies.rounding import rounded
 from strategies.routing import INTERPRETER, Limits, config_of, routings
 from strategies.tables import table_sets
 from strategies.values import values
@@ -35,7 +36,7 @@ from tbe_kernels.paths import Eligibility, KernelPath
 #: Longest runs of wide rows, or of many features: both multiply what a lookup costs.
 COSTLY_RUN = 10
 SELDOM = (False,) * 9 + (True,)
-MANY_SAMPLES = (16, 17)
+MANY_SAMPLES = (16, 17, 33)
 POOLING = ("SUM", "SUM", "MEAN", "MEAN", "NONE")
 #: Orders of forwards (first mention) and backwards (second), by number of batches. A last forward may have no backward.
 ORDERS = {
@@ -50,7 +51,7 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
     """Cases that the kernels can run, on a routing drawn with them; with `path`, cases that run that path."""
     needs = path.needs if path else Eligibility(lookups=False)
     pooling_mode = draw(st.sampled_from(needs.case.get("pooling_mode", POOLING)))
-    tables, features = draw(table_sets(one_dim=pooling_mode == "NONE"))
+    tables, features = draw(table_sets(one_dim=pooling_mode == "NONE", small=needs.one_table))
     costly = max(t.dim for t in tables) > 512 or len(features) > 8
     routing = draw(routings(needs, limits, longest=COSTLY_RUN if costly else None))
     config = config_of(routing)
@@ -60,16 +61,19 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
     indices_dtype = draw(st.sampled_from(INTEGERS))
     order = draw(st.sampled_from(ORDERS[draw(st.sampled_from((1, 1, 1, 2, 2, 3)))]))
     number = max(order) + 1
-    drawn = []
+    drawn: list[Batch] = []
     for k in range(number):
+        if k and draw(st.sampled_from((False, False, True))):
+            drawn.append(draw(shifted(drawn[0], tables, features)))
+            continue
         batch = batches(
             tables=tables,
             features=features,
             config=config,
             needs=needs if k == 0 else Eligibility(lookups=False),
             steps=limits.steps // number,
-            takes_psw=pooling_mode == "SUM",
-            crowded=needs.repairs is not None,
+            takes_psw=pooling_mode == "SUM" and not (needs.plain and k == 0),
+            crowded=needs.repairs is not None or needs.crowded,
         )
         drawn.append(draw(batch))
     if limits.sampled and needs.run is None and not needs.variable and draw(st.sampled_from((False, False, True))):
@@ -86,21 +90,22 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
             mean=pooling_mode == "MEAN",
         )
     )
-    return Case(
+    case = Case(
         tables=tables,
         feature_table_map=features,
         batches=tuple(drawn),
         order=order,
         pooling_mode=pooling_mode,
         optimizer=optimizer if case_values.mode == "exact" else _any_rate(draw, optimizer),
-        weights_dtype=draw(st.sampled_from(DTYPES)),
-        output_dtype=draw(st.sampled_from(DTYPES)),
+        weights_dtype=draw(st.sampled_from(needs.case.get("weights_dtype", DTYPES))),
+        output_dtype=draw(st.sampled_from(needs.case.get("output_dtype", DTYPES))),
         indices_dtype=indices_dtype,
         offsets_dtype=draw(st.sampled_from(INTEGERS)),
         bounds_check_mode=bounds_check_mode,
         values=case_values,
         routing=routing,
     )
+    return draw(rounded(case))
 
 
 def _any_rate(draw: st.DrawFn, optimizer: Optimizer) -> Optimizer:
@@ -124,7 +129,7 @@ def batches(
     most_samples = max(1, min(5, steps // (8 * len(features))))
     samples = [draw(st.integers(1, most_samples))] * len(features)
     sizes: tuple[tuple[int, ...], ...] = ()
-    if needs.variable or draw(st.sampled_from(SELDOM)):
+    if needs.variable or (not needs.plain and draw(st.sampled_from(SELDOM))):
         sizes = draw(rank_sizes(features=len(features), most=most_samples, aimed=aimed))
         samples = [sum(of_feature) for of_feature in sizes]
     elif not needs.lookups and draw(st.sampled_from(SELDOM)):
@@ -140,7 +145,9 @@ def batches(
     for f, table in enumerate(features):
         run = needs.run if f == aimed else None
         rows = tables[table].rows
-        bags.append(draw(feature_bags(rows=rows, samples=samples[f], most=lookups, config=config, run=run)))
+        window = config.small_table_window if needs.one_table else None
+        of_feature = feature_bags(rows=rows, samples=samples[f], most=lookups, config=config, run=run, window=window)
+        bags.append(draw(of_feature))
     if needs.lookups and not any(_live(bag) for feature in bags for bag in feature):
         bags[aimed] = ((0,) + bags[aimed][0], *bags[aimed][1:])
     return Batch(
@@ -149,7 +156,32 @@ def batches(
         grad_layout=draw(st.sampled_from(GRAD_LAYOUTS)),
         learning_rate=draw(st.sampled_from((None, None, 0.5, 0.125))),
         batch_size_per_feature_per_rank=sizes,
+        feature_requires_grad=draw(_wanted(len(features))),
     )
+
+
+def _wanted(features: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Which features want a gradient of their per-sample weights: usually nobody says."""
+    some = st.lists(st.integers(0, 1), min_size=features, max_size=features).map(tuple)
+    return st.one_of(*[st.just(())] * 4, some)
+
+
+@st.composite
+def shifted(draw: st.DrawFn, batch: Batch, tables: tuple[Table, ...], features: tuple[int, ...]) -> Batch:
+    """A batch of the same shape that looks up other rows: what one batch left behind must not reach it."""
+    shift = draw(st.integers(1, 3))
+
+    def moved(bag: Bag, rows: int) -> Bag:
+        ids = [(e, 0) if isinstance(e, int) else e for e in bag]
+        new = [(i if i < 0 else (i + shift) % rows, repeat) for i, repeat in ids]
+        return tuple((i, repeat) if repeat else i for i, repeat in new)
+
+    bags = tuple(
+        tuple(moved(bag, tables[table].rows) for bag in feature)
+        for table, feature in zip(features, batch.features, strict=True)
+        if isinstance(feature, tuple)
+    )
+    return replace(batch, features=bags, learning_rate=draw(st.sampled_from((None, 0.5, 0.125))))
 
 
 @st.composite

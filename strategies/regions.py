@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from corpus.case import GRAD_LAYOUTS, Batch, Case, Sampled, bag_length, expand, samples_of
+from corpus.case import GRAD_LAYOUTS, OPTIMIZERS, Batch, Case, Sampled, bag_length, expand, samples_of
 from strategies.routing import config_of
 
 Region = Callable[[Case], bool]
@@ -99,6 +99,11 @@ def _has_layout(layout: str) -> Region:
     return lambda case: any(batch.grad_layout == layout for batch in case.batches)
 
 
+def _has_steps(optimizer: str, steps: int) -> Region:
+    """So many backwards with an optimizer."""
+    return lambda case: case.optimizer.name == optimizer and len(case.order) - len(set(case.order)) >= steps
+
+
 REGIONS: dict[str, Region] = {
     "a run one below the threshold": _threshold(-1),
     "a run at the threshold": _threshold(0),
@@ -145,11 +150,30 @@ REGIONS: dict[str, Region] = {
     "an id that fits once cut to 32 bits": _any_id(lambda i, rows: i >= 2**32 and i % 2**32 < rows),
     "malformed offsets": lambda c: any(b.offsets_edits for b in c.batches),
     "two forwards before two backwards": lambda c: c.order[:2] == (0, 1),
+    "two forwards of one shape before two backwards": lambda c: (
+        c.order[:2] == (0, 1) and [*_lengths(c)][: c.num_features] == [*_lengths(c)][c.num_features :][: c.num_features]
+    ),
     "backwards in the opposite order": lambda c: c.order == (0, 1, 1, 0),
     "the learning rate changes between steps": lambda c: any(b.learning_rate for b in c.batches[1:]),
     **{f"a gradient that is {layout}": _has_layout(layout) for layout in GRAD_LAYOUTS[1:]},
     "weights and outputs of different types": lambda c: c.weights_dtype != c.output_dtype,
     "ids and offsets of different types": lambda c: c.indices_dtype != c.offsets_dtype,
     "infinities and NaNs": lambda c: c.values.specials,
-    "eps of zero": lambda c: c.optimizer.eps == 0.0 and c.optimizer.name != "EXACT_SGD",
+    "stochastic rounding of fp16": lambda c: c.stochastic_rounding and c.weights_dtype == "float16",
+    "stochastic rounding of bf16": lambda c: c.stochastic_rounding and c.weights_dtype == "bfloat16",
+    "stochastic rounding asked of fp32": lambda c: c.stochastic_rounding and c.weights_dtype == "float32",
+    "stochastic rounding of subnormal weights": lambda c: c.stochastic_rounding and c.values.scale < -14,
+    "stochastic rounding beside the largest number": lambda c: c.stochastic_rounding and c.values.largest,
+    "a looked-up row of zeros": lambda c: c.values.zero_rows and any(_runs(c)),
+    "eps of zero": lambda c: c.optimizer.eps == 0.0 and c.optimizer.name.endswith(("ADAGRAD", "ADAM", "LAMB")),
+    **{f"three steps of {name}": _has_steps(name, 3) for name in OPTIMIZERS},
+    "clipped gradients": lambda c: c.optimizer.max_gradient is not None,
+    "clipped gradients and trained per-sample weights": lambda c: (
+        c.optimizer.max_gradient is not None and any(b.psw == "trained" for b in c.batches)
+    ),
+    "a bound on the norm of a row": lambda c: c.optimizer.max_norm > 0,
+    "decay in the formula": lambda c: c.optimizer.weight_decay > 0 and c.optimizer.weight_decay_mode == "NONE",
+    "a beta of zero": lambda c: (
+        c.optimizer.name.endswith(("ADAM", "LAMB")) and 0.0 in (c.optimizer.beta1, c.optimizer.beta2)
+    ),
 }

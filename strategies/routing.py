@@ -21,9 +21,31 @@ REACHABLE: Mapping[str, tuple[int, ...]] = {
     "check_programs": (1, 2, 3),
     "forward_programs": (1024, 1, 2, 3),
     "unpooled_programs": (1, 2, 3),
+    "small_table_least_columns": (1, 64),
+    "small_table_bag_length": (1, 4, 64),
+    "small_table_programs": (1, 2, 5),
+    "from_counts_programs": (1, 2, 5),
 }
 #: Knobs that are drawn now and then and have their default otherwise; num_warps means nothing to the interpreter.
-SELDOM = ("max_block_d", "min_block_d", "tile_elements", "block", "accumulate_fp64", "num_warps")
+SELDOM = (
+    "max_block_d",
+    "min_block_d",
+    "tile_elements",
+    "block",
+    "accumulate_fp64",
+    "num_warps",
+    "small_table_rows",
+    "small_table_columns",
+    "small_table_least_columns",
+    "small_table_bag_length",
+    "small_table_bags",
+    "small_table_window",
+    "small_table_programs",
+    "small_table_warps",
+    "backward_from_counts",
+    "from_counts_bags",
+    "from_counts_programs",
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +68,11 @@ GPU = Limits(
         "min_block_d": (16, 128),
         "tile_elements": (4096,),
         "block": (64, 1024),
-        "num_warps": (1, 4),
+        "num_warps": ("auto", 4),
+        "small_table_window": (16, 256),
+        "small_table_bags": (16,),
+        "small_table_warps": (4,),
+        "from_counts_bags": (16, 64),
     },
     sampled=True,
 )
@@ -60,14 +86,16 @@ def routings(
 
     `longest`: run lengths beyond it are out of reach (wide rows cost too much), so thresholds and chunks stay below.
     """
-    menus = {**{k: m for k, m in MENUS.items() if m is not None}, **REACHABLE, **(limits.menus or {}), **needs.knobs}
+    menus = {**{k: m for k, m in MENUS.items() if m is not None}, **REACHABLE, **(limits.menus or {})}
+    for knob, needed in needs.knobs.items():  # as far as the target can afford
+        menus[knob] = tuple(v for v in needed if v in (limits.menus or {}).get(knob, needed))
     if longest is not None:
         for knob in ("long_run_threshold", "chunk_size"):
             menus[knob] = tuple(n for n in menus[knob] if n < longest)
     if needs.run == "short":  # below a threshold of 1 there is no run
         menus["long_run_threshold"] = tuple(n for n in menus["long_run_threshold"] if n > 1)
-    always = {knob: st.sampled_from(menu) for knob, menu in menus.items() if knob not in SELDOM}
-    seldom = {knob: st.sampled_from(menu) for knob, menu in menus.items() if knob in SELDOM}
+    always = {knob: st.sampled_from(menu) for knob, menu in menus.items() if knob not in SELDOM or knob in needs.knobs}
+    seldom = {knob: st.sampled_from(menu) for knob, menu in menus.items() if knob in SELDOM and knob not in needs.knobs}
     return st.builds(
         lambda often, rare: {**often, **rare},
         st.fixed_dictionaries(always),

@@ -12,19 +12,35 @@ WIDE_DIMS = (1024, 1025, 2048, 2049)
 ROWS = (2, 1, 3, 5, 8, 20, 100, 1000)
 #: Every row of a table is compared bit by bit after every step, so wide tables get few rows.
 MOST_ELEMENTS = 2**14
+#: Tables that a program can hold. Few rows and columns first.
+SMALL_ROWS = (2, 1, 3, 5, 16, 17, 33, 63, 64)
+SMALL_DIMS = (1, 2, 3, 5, 15, 16, 17, 64, 65, 127, 128)
 #: Feature counts around the widths that packed fields are made of.
 MANY_FEATURES = (31, 32, 33, 64, 65, 128, 129)
 
 
 @st.composite
-def table_sets(draw: st.DrawFn, *, one_dim: bool = False) -> tuple[tuple[Table, ...], tuple[int, ...]]:
+def table_sets(
+    draw: st.DrawFn, *, one_dim: bool = False, small: tuple[int, int] | None = None
+) -> tuple[tuple[Table, ...], tuple[int, ...]]:
     """(tables, feature_table_map): usually up to 3 tables and 4 features; sometimes one wide row, or many features.
-    `one_dim`: all tables as wide as the first."""
+    `one_dim`: all tables as wide as the first. `small`: one feature, its table of so many rows and columns at most,
+    others unused."""
+    if small is not None:
+        return draw(_one_small_table(*small))
     tables, features = draw(_table_sets())
     if one_dim:
         dim = tables[0].dim
         tables = tuple(Table(min(t.rows, max(1, MOST_ELEMENTS // dim)), dim) for t in tables)
     return tables, features
+
+
+@st.composite
+def _one_small_table(draw: st.DrawFn, most_rows: int, most_columns: int) -> tuple[tuple[Table, ...], tuple[int, ...]]:
+    rows = draw(st.sampled_from([n for n in SMALL_ROWS if n <= most_rows]))
+    table = Table(rows, draw(st.sampled_from([n for n in SMALL_DIMS if n <= most_columns])))
+    other = Table(3, draw(st.sampled_from((1, 7, 200))))
+    return draw(st.sampled_from((((table,), (0,)), ((table, other), (0,)), ((other, table), (1,)))))
 
 
 @st.composite

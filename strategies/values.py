@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from corpus.case import Batch, Optimizer, Sampled, Table, Values, bag_length, expand
+from strategies.optimizers import LINEAR
 
 #: Partial sums of integers below 2 ** 24 are exact in fp32.
 BITS = 24
@@ -17,9 +18,11 @@ def exact_bits(
     """(weight bits, gradient bits) for which every sum of the case stays within 24 bits, as far as there are any.
 
     Per-sample weights are halves of up to `PSW_BITS` bits and cost one more. For MEAN the gradient is multiplied by the
-    bag's count. Row-wise squares need twice the bits of a row's gradient.
+    bag's count. Row-wise squares and norms need twice the bits of a row's gradient, or of its weights.
     """
     longest_bag = longest_run = 1
+    squares = optimizer.name not in LINEAR
+    squares_weights = optimizer.name.endswith(("LAMB", "LARS_SGD"))
     for batch in batches:
         for table in set(features):
             runs: dict[int, int] = {}
@@ -36,8 +39,10 @@ def exact_bits(
     widest = max(tables[t].dim for t in features).bit_length()
     bag, run = longest_bag.bit_length(), longest_run.bit_length()
     weight_bits = min(7, BITS - bag - psw)
+    if squares_weights:
+        weight_bits = min(weight_bits, (BITS - widest) // 2)
     grad_bits = min(5, BITS - run - psw - bag * mean, BITS - widest - weight_bits)
-    if optimizer.name != "EXACT_SGD":
+    if squares:
         grad_bits = min(grad_bits, (BITS - widest) // 2 - run - psw - bag * mean)
     return max(1, weight_bits), max(1, grad_bits)
 
@@ -56,7 +61,9 @@ def values(
     mode = draw(st.sampled_from(("exact", "exact", "general")))
     seed = draw(st.integers(0, 2**16))
     specials = draw(st.sampled_from((False,) * 15 + (True,)))
+    zero_rows = draw(st.sampled_from((False,) * 7 + (True,)))
     if mode == "general":
-        return Values(mode, seed, spread=draw(st.sampled_from((4, 1, 8, 12))), specials=specials)
+        spread = draw(st.sampled_from((4, 1, 8, 12, 16)))
+        return Values(mode, seed, spread=spread, specials=specials, zero_rows=zero_rows)
     weight_bits, grad_bits = exact_bits(tables, features, batches, optimizer, mean)
-    return Values(mode, seed, weight_bits, grad_bits, PSW_BITS, specials=specials)
+    return Values(mode, seed, weight_bits, grad_bits, PSW_BITS, specials=specials, zero_rows=zero_rows)

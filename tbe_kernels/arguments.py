@@ -21,6 +21,7 @@ def checked_batch(
     offsets: Tensor,
     per_sample_weights: Tensor | None,
     batch_size_per_feature_per_rank: Sequence[Sequence[int]] | None,
+    feature_requires_grad: Tensor | None,
 ) -> Batch:
     """The batch, contiguous and outside autograd, once every argument is known to fit.
 
@@ -47,7 +48,22 @@ def checked_batch(
         if psw.numel() != N:
             raise ValueError(f"per_sample_weights: expected one for each of the {N} indices, got {psw.numel()}")
         psw = psw.detach().contiguous()
-    return Batch(indices.detach().contiguous(), offsets.detach().contiguous(), psw, bags)
+    requires = feature_requires_grad
+    if requires is not None:
+        _check_tensor("feature_requires_grad", requires, (torch.bool, torch.int32), tables)
+        if requires.numel() != tables.layout.num_features:
+            raise ValueError(
+                f"feature_requires_grad: expected one for each of the {tables.layout.num_features} features, "
+                f"got {requires.numel()}"
+            )
+        requires = requires.detach().to(torch.int32)
+    return Batch(
+        indices.detach().contiguous(),
+        offsets.detach().contiguous(),
+        psw,
+        bags,
+        feature_requires_grad=requires,
+    )
 
 
 def _check_tensor(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], tables: EmbeddingTables) -> None:

@@ -62,6 +62,7 @@ class Batch:
     """The tensors of one batch. `check_rows`: the features' row counts, if kernels have to read a bad id as row 0.
 
     `indices` `[N]` and `offsets` `[bags + 1]`: int32 or int64. `per_sample_weights`: fp32 `[N]` or None.
+    `feature_requires_grad` `[T]` or None: 0 where the gradient of a feature's per-sample weights is 0.
     """
 
     indices: Tensor
@@ -69,6 +70,7 @@ class Batch:
     per_sample_weights: Tensor | None
     bags: BagLayout
     check_rows: Tensor | None = None
+    feature_requires_grad: Tensor | None = None
 
 
 def plain_bags(layout: TableLayout, batch_size: int) -> BagLayout:
@@ -86,13 +88,29 @@ def plain_bags(layout: TableLayout, batch_size: int) -> BagLayout:
 def variable_bags(layout: TableLayout, sizes: Sequence[Sequence[int]], device: torch.device) -> BagLayout:
     """`sizes[feature][rank]` samples: output flat, ordered (rank, feature, sample, column).
 
-    Made once for each `sizes` and kept: a captured step must not copy from the host again.
+    Made once for each `sizes` and kept for a while, so that a step that was warmed up can be captured; for good, if it
+    was. Raises RuntimeError in a capture for sizes that were not seen before: they would have to come from the host.
     """
-    return _variable_bags(layout, tuple(tuple(s) for s in sizes), device)
+    bags = _variable_bags(layout, tuple(tuple(s) for s in sizes), device)
+    if _capturing(device) and not any(bags is kept for kept in _kept_for_graphs):
+        _kept_for_graphs.append(bags)
+    return bags
+
+
+#: A graph knows the addresses of its tensors alone, so what one was captured with must stay.
+_kept_for_graphs: list[BagLayout] = []
+
+
+def _capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 @functools.lru_cache(maxsize=64)
 def _variable_bags(layout: TableLayout, sizes: tuple[tuple[int, ...], ...], device: torch.device) -> BagLayout:
+    if _capturing(device):
+        raise RuntimeError(
+            f"batch_size_per_feature_per_rank: {sizes} has to be looked up once before it is captured in a graph"
+        )
     dims = [layout.dims[t] for t in layout.feature_table_map]
     starts = [0]
     for feature in sizes:
@@ -112,16 +130,20 @@ def _variable_bags(layout: TableLayout, sizes: tuple[tuple[int, ...], ...], devi
         torch.cat([torch.arange(starts[f], starts[f + 1], dtype=torch.int64) for f in b.features] or [outputs[:0]])
         for b in layout.buckets
     ]
+    on_device = [_copied(x, device) for x in (features, outputs, torch.tensor(starts, dtype=torch.int64), *lists)]
     return BagLayout(
         batch_size=0,
         starts=tuple(starts),
         output_shape=(element,),
-        places=BagPlaces(
-            features.to(device), outputs.to(device), torch.tensor(starts, dtype=torch.int64, device=device)
-        ),
+        places=BagPlaces(*on_device[:3]),
         bucket_bags=tuple(len(x) for x in lists),
-        bucket_lists=tuple(x.to(device) for x in lists),
+        bucket_lists=tuple(on_device[3:]),
     )
+
+
+def _copied(host: Tensor, device: torch.device) -> Tensor:
+    """A copy on the device, without waiting for it. Pinned memory is not given out again before it has been read."""
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
 
 @triton.jit

@@ -30,15 +30,28 @@ MENUS: dict[str, tuple[object, ...] | None] = {
     "long_run_programs": None,
     "check_programs": None,
     "block": (16, 64, 256, 1024),
-    "num_warps": (1, 2, 4, 8),
+    "num_warps": ("auto", 1, 2, 4, 8, 16),
     "tile_elements": (1024, 2048, 4096, 8192),
     "accumulate_fp64": (True, False),
+    "small_table": ("auto", "never", "always"),
+    "small_table_rows": (16, 32, 64),
+    "small_table_columns": (64, 128, 256),
+    "small_table_least_columns": None,
+    "small_table_bag_length": None,
+    "small_table_bags": (16, 32),
+    "small_table_window": (4, 16, 64, 256),
+    "small_table_programs": None,
+    "small_table_warps": (4, 8),
+    "backward_from_counts": (True, False),
+    "from_counts_bags": (16, 32, 64),
+    "from_counts_programs": None,
 }
 
 #: What differs from the dataclass defaults, by target. "interpreter" wants few programs, since each costs milliseconds.
-TARGETS: dict[str, dict[str, int]] = {
+TARGETS: dict[str, dict[str, object]] = {
     "cuda": {},
-    "hip": {"num_warps": 2},
+    # Matrix cores of gfx90a take subnormal fp16 numbers for zeros (AMD on the MI200's MFMA); elsewhere not measured.
+    "hip": {"small_table": "never"},
     "interpreter": {"short_run_programs": 2, "long_run_programs": 2, "check_programs": 1, "unpooled_programs": 1},
 }
 
@@ -63,9 +76,21 @@ class KernelConfig:
     long_run_programs: int = 4096  # at most so many walk the chunks, and the long rows
     check_programs: int = 64  # bounds check: programs a feature
     block: int = 1024  # offsets, ids or keys that one elementwise step looks at
-    num_warps: int = 1  # warps a program; wide rows take more
+    num_warps: int | str = "auto"  # warps a program; "auto": one, more for wide rows
     tile_elements: int = 4096  # most elements of a gathered tile: wide rows gather fewer at once
     accumulate_fp64: bool = True  # forward: fp32 rows are added in fp64
+    small_table: str = "auto"  # counts x table: where it pays, never, or wherever it can
+    small_table_rows: int = 64  # most rows of a table that is counted
+    small_table_columns: int = 128  # most columns of it
+    small_table_least_columns: int = 64  # it pays from this D up
+    small_table_bag_length: int = 64  # and from this expected bag length up
+    small_table_bags: int = 16  # bags that one product takes
+    small_table_window: int = 256  # ids of a bag that are counted at once
+    small_table_programs: int = 2048  # at most so many programs walk the bags
+    small_table_warps: int = 4  # warps of a program that multiplies
+    backward_from_counts: bool = True  # the small table's counts are kept and make the backward
+    from_counts_bags: int = 64  # backward from counts: bags that one product takes
+    from_counts_programs: int = 264  # backward from counts: at most so many partial sums
 
     def __post_init__(self) -> None:
         for knob, menu in MENUS.items():
@@ -120,7 +145,7 @@ class KernelConfig:
 
     def warps(self, block_d: int) -> int:
         """Warps for tiles of `block_d` columns."""
-        return max(self.num_warps, min(16, block_d // 512))
+        return self.num_warps if isinstance(self.num_warps, int) else max(1, min(16, block_d // 512))
 
 
 def target_of(device: torch.device) -> str:

@@ -15,15 +15,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from tbe_kernels.arguments import checked_batch
+from tbe_kernels.backward.from_counts import step_from_counts
 from tbe_kernels.backward.long_run import step_long_runs
 from tbe_kernels.backward.long_run_fused import step_long_runs_fused
-from tbe_kernels.backward.operands import lookups_in, rows_of
+from tbe_kernels.backward.operands import lookups_in, no_row_gradients, rows_of
 from tbe_kernels.backward.plan import BackwardPlan, plan_backward
 from tbe_kernels.backward.psw_gradient import gradient_of_per_sample_weights
 from tbe_kernels.backward.short_run import step_short_runs
 from tbe_kernels.batch import Batch
 from tbe_kernels.forward.bounds_check import check_indices, check_offsets, raise_first_bad
 from tbe_kernels.forward.generic import pooled_forward
+from tbe_kernels.forward.small_table import small_table_forward, takes_small_table
 from tbe_kernels.forward.unpooled import unpooled_forward
 from tbe_kernels.observe import took
 from tbe_kernels.spec import BoundsCheckMode, PoolingMode
@@ -36,18 +38,22 @@ def lookup(
     offsets: Tensor,
     per_sample_weights: Tensor | None = None,
     batch_size_per_feature_per_rank: Sequence[Sequence[int]] | None = None,
+    feature_requires_grad: Tensor | None = None,
 ) -> Tensor:
     """Look up and pool one batch: `[B, total_D]` in `tables.output_dtype`; `[N, D]` with pooling mode NONE.
 
     `indices` int32 or int64 `[N]`; `offsets` int32 or int64 `[T * B + 1]`; `per_sample_weights` fp32 `[N]`, SUM only.
     `batch_size_per_feature_per_rank` makes a variable batch (VBE): feature f has `sum` of its list's samples, offsets
     one entry for each and one more, and the output is flat, ordered (rank, feature, sample, column).
+    `feature_requires_grad` bool or int32 `[T]`: the per-sample weights of a feature with 0 get a gradient of 0.
     The backward of the result updates `tables.weights` and the optimizer's state, and leaves `weights.grad` None.
 
     Raises ValueError for an argument of the wrong type, shape, dtype or device, BoundsCheckError (an IndexError) in
     mode FATAL, and RuntimeError for tensors on a CPU in a process that does not interpret; nothing is changed then.
     """
-    batch = checked_batch(tables, indices, offsets, per_sample_weights, batch_size_per_feature_per_rank)
+    batch = checked_batch(
+        tables, indices, offsets, per_sample_weights, batch_size_per_feature_per_rank, feature_requires_grad
+    )
     trains = torch.is_grad_enabled() and tables.weights.requires_grad
     return _Lookup.apply(tables.weights, per_sample_weights, tables, batch, trains)
 
@@ -62,38 +68,45 @@ class _Lookup(torch.autograd.Function):
         given: Batch,
         trains: bool,
     ) -> Tensor:
-        batch, output, counts = forward(tables, given)
+        batch, output, counts, row_counts = forward(tables, given, trains and _counts(tables))
         # The weights are not saved: a second backward must see the rows that the first one left.
-        ctx.save_for_backward(batch.indices, batch.offsets, batch.per_sample_weights, counts)
+        ctx.save_for_backward(batch.indices, batch.offsets, batch.per_sample_weights, counts, row_counts)
         ctx.tables, ctx.bags, ctx.check_rows = tables, batch.bags, batch.check_rows
-        ctx.plan = plan_backward(tables, batch) if trains and _hoists(tables, batch) else None
+        ctx.feature_requires_grad = batch.feature_requires_grad
+        hoists = trains and row_counts is None and _hoists(tables, batch)
+        ctx.plan = plan_backward(tables, batch) if hoists else None
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        indices, offsets, psw, counts = ctx.saved_tensors
+        indices, offsets, psw, counts, row_counts = ctx.saved_tensors
         tables: EmbeddingTables = ctx.tables
-        batch = Batch(indices, offsets, psw, ctx.bags, ctx.check_rows)
+        batch = Batch(indices, offsets, psw, ctx.bags, ctx.check_rows, ctx.feature_requires_grad)
         grad_output = grad_output.contiguous()
         psw_gradient = None
         if ctx.needs_input_grad[1]:
             psw_gradient = gradient_of_per_sample_weights(tables, batch, grad_output)
         if ctx.needs_input_grad[0]:
-            fold_and_step(tables, batch, grad_output, counts, ctx.plan)
+            fold_and_step(tables, batch, grad_output, counts, ctx.plan, row_counts)
         return None, psw_gradient, None, None, None
 
 
-def forward(tables: EmbeddingTables, given: Batch) -> tuple[Batch, Tensor, Tensor | None]:
-    """Check and look up: the batch as later kernels may read it, the output, and for MEAN the count of each bag."""
+def forward(
+    tables: EmbeddingTables, given: Batch, keep_counts: bool = False
+) -> tuple[Batch, Tensor, Tensor | None, Tensor | None]:
+    """Check and look up: the batch as later kernels may read it, the output, for MEAN the count of each bag, and with
+    `keep_counts`, on the route that has them, how often each bag names each row."""
     batch, check = check_offsets(tables, given)
     fused = tables.config.fused_bounds_check
     if check is not None and not fused:
         batch = check_indices(tables, batch, check)
     if check is not None and not fused and tables.bounds_check_mode is BoundsCheckMode.FATAL:
         raise_first_bad(tables, check, given)
-    counts = None
-    if tables.pooling_mode is PoolingMode.NONE:
+    counts = row_counts = None
+    if takes_small_table(tables, batch):
+        output, counts, row_counts = small_table_forward(tables, batch, check if fused else None, keep_counts)
+    elif tables.pooling_mode is PoolingMode.NONE:
         output = unpooled_forward(tables, batch, check if fused else None)
     else:
         output, counts = pooled_forward(tables, batch, check if fused else None)
@@ -102,7 +115,7 @@ def forward(tables: EmbeddingTables, given: Batch) -> tuple[Batch, Tensor, Tenso
             raise_first_bad(tables, check, given)
         batch = replace(batch, check_rows=tables.on_device.rows_per_table)
         took("check.indices.fused", batch.indices.numel)
-    return batch, output, counts
+    return batch, output, counts, row_counts
 
 
 def fold_and_step(
@@ -111,24 +124,38 @@ def fold_and_step(
     grad_output: Tensor,
     bag_counts: Tensor | None,
     plan: BackwardPlan | None = None,
+    row_counts: Tensor | None = None,
 ) -> None:
     """The backward of one batch: sum its gradients by row, then one optimizer step on each touched row.
 
     `grad_output`: contiguous, in the shape of the output; `batch` and `bag_counts` as the forward left them; `plan`: if
-    the forward made it. Updates weights and state in place; never synchronises.
+    the forward made it; `row_counts`: if the forward kept them, which spares the sort. Updates weights and state in
+    place, or leaves `tables.row_gradients`; never synchronises.
     """
     merge = tables.config.merge  # raises now, before anything is changed
-    tables.optimizer.iter += 1
-    if batch.indices.numel() == 0:
+    tables.optimizer.advance()
+    N, leaves_gradients = batch.indices.numel(), not tables.optimizer.row.steps
+    if N == 0:
+        tables.row_gradients = no_row_gradients(tables, N) if leaves_gradients else None
+        return
+    if row_counts is not None:
+        step_from_counts(tables, row_counts, grad_output)
         return
     if plan is None:
         plan = plan_backward(tables, batch)
+    if leaves_gradients:
+        tables.row_gradients = no_row_gradients(tables, N, plan.run_bounds[-1:])
     rows, lookups = rows_of(tables), lookups_in(tables, batch, plan, grad_output, bag_counts)
     step_short_runs(tables, batch, plan, rows, lookups)
     if merge == "fused":
         step_long_runs_fused(tables, batch, plan, rows, lookups)
     else:
         step_long_runs(tables, batch, plan, rows, lookups, merge)
+
+
+def _counts(tables: EmbeddingTables) -> bool:
+    """Whether the counts of a small table make the backward: they hold no run whose gradient could be left."""
+    return tables.config.backward_from_counts and tables.optimizer.row.steps
 
 
 def _hoists(tables: EmbeddingTables, batch: Batch) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +12,11 @@ from tbe_kernels.config import KernelConfig, target_of
 from tbe_kernels.functional import lookup
 from tbe_kernels.optimizers import DEFAULTS, OptimizerState, OptimType
 from tbe_kernels.spec import BoundsCheckMode, PoolingMode, TableLayout, WeightDecayMode
-from tbe_kernels.tables import EmbeddingTables
+from tbe_kernels.tables import EmbeddingTables, RowGradients
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+#: FBGEMM's default, as those in `DEFAULTS`.
+MAX_GRADIENT = 1.0
 
 
 class TableBatchedEmbeddingBags(nn.Module):
@@ -23,6 +26,20 @@ class TableBatchedEmbeddingBags(nn.Module):
     default one feature a table, in order. `weights_precision` and `output_dtype`: fp32, fp16 or bf16.
     `config`: a `KernelConfig`, or knobs on top of the target's defaults. `weights` is one flat parameter, uninitialised
     until `init_embedding_weights_uniform` or a copy into `split_embedding_weights()`.
+    `stochastic_rounding`: updated fp16 and bf16 rows are stored as one of their two neighbours, with the probability
+    that keeps the mean (off by default, where FBGEMM has it on; fp32 rows are stored as they are either way). Modules
+    with the same `rounding_seed`, any int64, round the same element in the same iteration alike.
+
+    `optimizer` and its hyper-parameters: any that it does not read has to keep its default. `weight_decay` is part of
+    the formula of ADAM, PARTIAL_ROWWISE_ADAM, LAMB, PARTIAL_ROWWISE_LAMB and LARS_SGD, whose `weight_decay_mode` is
+    NONE, as in FBGEMM; EXACT_ROWWISE_ADAGRAD takes it with L2 or DECOUPLE. `gradient_clipping` clamps each element of
+    the output's gradient to `max_gradient` either way before it is used for anything. The learning rate is there for
+    every optimizer, since a schedule may set it; NONE steps nothing, see `row_gradients`.
+
+    Buffers, all on the device and part of `state_dict()`: `iter` int64 `[1]`, backward calls so far;
+    `bounds_check_warning` int64 `[1]`, bad ids and repaired offsets seen so far in mode WARNING; `hyper` fp32, the
+    learning rate first; `rounding_seed` int64 `[1]`; the optimizer's state, `momentum1` and `momentum2`, flat fp32,
+    where it has them.
 
     Raises ValueError, naming the argument, for anything that is not allowed.
     """
@@ -41,6 +58,15 @@ class TableBatchedEmbeddingBags(nn.Module):
         eps: float = DEFAULTS["eps"],
         weight_decay: float = DEFAULTS["weight_decay"],
         weight_decay_mode: WeightDecayMode = WeightDecayMode.NONE,
+        stochastic_rounding: bool = False,
+        rounding_seed: int = 0,
+        beta1: float = DEFAULTS["beta1"],
+        beta2: float = DEFAULTS["beta2"],
+        eta: float = DEFAULTS["eta"],
+        momentum: float = DEFAULTS["momentum"],
+        max_norm: float = DEFAULTS["max_norm"],
+        gradient_clipping: bool = False,
+        max_gradient: float = MAX_GRADIENT,
         config: KernelConfig | Mapping[str, object] | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -49,6 +75,8 @@ class TableBatchedEmbeddingBags(nn.Module):
         _expect("pooling_mode", pooling_mode, PoolingMode)
         _expect("bounds_check_mode", bounds_check_mode, BoundsCheckMode)
         _expect("weight_decay_mode", weight_decay_mode, WeightDecayMode)
+        if not isinstance(stochastic_rounding, bool):
+            raise ValueError(f"stochastic_rounding: expected True or False, got {stochastic_rounding!r}")
         for name, dtype in (("weights_precision", weights_precision), ("output_dtype", output_dtype)):
             if dtype not in FLOATS:
                 raise ValueError(f"{name}: expected {', '.join(map(str, FLOATS))}, got {dtype!r}")
@@ -67,13 +95,26 @@ class TableBatchedEmbeddingBags(nn.Module):
         dims = {layout.dims[t] for t in layout.feature_table_map}
         if pooling_mode is PoolingMode.NONE and len(dims) > 1:
             raise ValueError(f"embedding_specs: pooling_mode NONE needs one D for all features, got {sorted(dims)}")
-        state = OptimizerState(
-            optimizer, layout, device, learning_rate, weight_decay_mode, {"eps": eps, "weight_decay": weight_decay}
-        )
+        given = {"eps": eps, "weight_decay": weight_decay, "beta1": beta1, "beta2": beta2}
+        given |= {"eta": eta, "momentum": momentum, "max_norm": max_norm}
+        state = OptimizerState(optimizer, layout, device, learning_rate, weight_decay_mode, given)
         self.weights = nn.Parameter(torch.empty(layout.weights_offsets[-1], dtype=weights_precision, device=device))
         self.tables = EmbeddingTables(
-            self.weights, layout, pooling_mode, output_dtype, bounds_check_mode, state, config
+            self.weights,
+            layout,
+            pooling_mode,
+            output_dtype,
+            bounds_check_mode,
+            state,
+            config,
+            stochastic_rounding,
+            _clipping(gradient_clipping, max_gradient),
         )
+        self.register_buffer("bounds_check_warning", self.tables.bounds_check_warning)
+        self.register_buffer("rounding_seed", self.tables.rounding_seed)
+        for name, tensor in state.tensors().items():
+            self.register_buffer(name, tensor)
+        self.set_rounding_seed(rounding_seed)
 
     def forward(
         self,
@@ -81,13 +122,44 @@ class TableBatchedEmbeddingBags(nn.Module):
         offsets: Tensor,
         per_sample_weights: Tensor | None = None,
         batch_size_per_feature_per_rank: Sequence[Sequence[int]] | None = None,
+        feature_requires_grad: Tensor | None = None,
     ) -> Tensor:
         """Pooled rows `[B, total_D]` of every bag; `tbe_kernels.functional.lookup` has shapes, dtypes and errors."""
-        return lookup(self.tables, indices, offsets, per_sample_weights, batch_size_per_feature_per_rank)
+        return lookup(
+            self.tables,
+            indices,
+            offsets,
+            per_sample_weights,
+            batch_size_per_feature_per_rank,
+            feature_requires_grad,
+        )
+
+    bounds_check_warning: Tensor
+    iter: Tensor
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Set the learning rate of every later backward, without synchronising. Raises ValueError if it is negative."""
         self.tables.optimizer.set_learning_rate(learning_rate)
+
+    def set_rounding_seed(self, rounding_seed: int) -> None:
+        """Set the seed of stochastic rounding for every later backward, without synchronising.
+
+        The noise of a backward depends on this seed, on `iter` and on the element, so a run repeats if all of them do.
+        Raises ValueError unless it is an integer that int64 holds.
+        """
+        if not -(2**63) <= _integer("rounding_seed", rounding_seed) < 2**63:
+            raise ValueError(f"rounding_seed: expected an integer from -2**63 to 2**63 - 1, got {rounding_seed}")
+        self.tables.rounding_seed.fill_(rounding_seed)
+
+    @property
+    def row_gradients(self) -> RowGradients | None:
+        """With the optimizer NONE, what the last backward summed: (rows, gradients, count), on the device.
+
+        `rows` int64 and `gradients` fp32 `[min(N, total rows), max D]` hold the `count` touched rows and their
+        gradients first; then -1 and zeros. Each backward makes new tensors (a captured graph fills the same ones
+        again). None before the first backward, and for every optimizer that steps.
+        """
+        return self.tables.row_gradients
 
     def split_embedding_weights(self) -> list[Tensor]:
         """Each table's weights `[E, D]`: views into `weights`, outside autograd."""
@@ -117,21 +189,33 @@ class TableBatchedEmbeddingBags(nn.Module):
         with torch.no_grad():
             self.weights.uniform_(low, high)
 
-    @property
-    def bounds_check_warning(self) -> Tensor:
-        """int64 `[1]`, on the device: bad ids and repaired offsets seen so far in mode WARNING."""
-        return self.tables.bounds_check_warning
-
-    @property
-    def iter(self) -> Tensor:
-        """int64 `[1]`, on the device: backward calls so far."""
-        return self.tables.optimizer.iter
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TableBatchedEmbeddingBags:
+        """`to`, `half`, `cuda` and the like: refused if they would change anything."""
+        moved = fn(self.weights.detach()[:0])
+        if moved.dtype != self.weights.dtype or moved.device != self.weights.device:
+            raise RuntimeError(
+                f"a TableBatchedEmbeddingBags stays as it was made, {self.weights.dtype} on {self.weights.device}; "
+                f"got {moved.dtype} on {moved.device}: pass weights_precision= and device= to the constructor"
+            )
+        return self
 
 
 def _expect(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         members = ", ".join(str(m) for m in kind)  # type: ignore[attr-defined]
         raise ValueError(f"{name}: expected one of {members}, got {value!r}")
+
+
+def _clipping(gradient_clipping: bool, max_gradient: float) -> float | None:
+    """The bound to which gradients are clamped, or None. Raises ValueError."""
+    if not isinstance(gradient_clipping, bool):
+        raise ValueError(f"gradient_clipping: expected True or False, got {gradient_clipping!r}")
+    number = isinstance(max_gradient, (int, float)) and not isinstance(max_gradient, bool)
+    if not number or not 0 < float(torch.tensor(float(max_gradient), dtype=torch.float32)) < math.inf:
+        raise ValueError(f"max_gradient: expected a finite number above 0, got {max_gradient!r}")
+    if not gradient_clipping and max_gradient != MAX_GRADIENT:
+        raise ValueError(f"max_gradient: {max_gradient!r} has no effect without gradient_clipping")
+    return float(max_gradient) if gradient_clipping else None
 
 
 def _integer(name: str, value: object) -> int:

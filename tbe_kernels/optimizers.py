@@ -1,10 +1,7 @@
-"""One update rule an optimizer, shared by every backward route.
+"""The optimizers: each a rule (`tbe_kernels.rules`) and one row here, and the state of one at work.
 
-A rule gets one whole row, already widened to fp32, and its complete gradient; it updates the state in place and returns
-the new weights. Which route summed the gradient, it cannot tell. A new optimizer is one rule and one `OptimizerRow`.
-
-Formulas: SEMANTICS as in the README; square roots and divisions are the correctly rounded ones, so that a GPU and the
-interpreter agree. Hyper-parameters are read from a device tensor, so a captured CUDA graph follows a change.
+A new optimizer is one rule and one `OptimizerRow`. Hyper-parameters and everything that changes from step to step are
+read from device tensors, so a captured CUDA graph follows them.
 """
 
 from __future__ import annotations
@@ -16,54 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
+from tbe_kernels import rules
 from tbe_kernels.spec import TableLayout, WeightDecayMode
-
-L2 = tl.constexpr(WeightDecayMode.L2.value)
-DECOUPLE = tl.constexpr(WeightDecayMode.DECOUPLE.value)
-
-
-@triton.jit
-def exact_sgd(weight, grad, row, elements, mask, D, rows, WEIGHT_DECAY: tl.constexpr):
-    """w -= lr * g"""
-    return weight - tl.load(rows.hyper) * grad
-
-
-@triton.jit
-def exact_rowwise_adagrad(weight, grad, row, elements, mask, D, rows, WEIGHT_DECAY: tl.constexpr):
-    """m += mean(g'^2), one number a row; w = c * w - lr / (sqrt(m) + eps) * g"""
-    learning_rate = tl.load(rows.hyper)
-    decay = tl.load(rows.hyper + 2)
-    before = tl.load(rows.momentum1 + row)
-    decayed = grad
-    if WEIGHT_DECAY == L2:
-        decayed = grad + decay * weight
-    # Lanes beyond D hold zeros in `grad` and in `weight`, so they add nothing.
-    mean_square = tl.div_rn(tl.sum(decayed * decayed, axis=0), D.to(tl.float32))
-    sum_of_squares = before + mean_square
-    # Every warp of the program loads the row's one number and one of them stores it: all of them have to load first.
-    tl.debug_barrier()
-    tl.store(rows.momentum1 + row, sum_of_squares)
-    multiplier = tl.div_rn(learning_rate, tl.sqrt_rn(sum_of_squares) + tl.load(rows.hyper + 1))
-    kept = weight
-    if WEIGHT_DECAY == L2:
-        kept = (1.0 - multiplier * decay) * weight
-    if WEIGHT_DECAY == DECOUPLE:
-        kept = (1.0 - learning_rate * decay) * weight
-    return kept - multiplier * grad
-
-
-@triton.jit
-def exact_adagrad(weight, grad, row, elements, mask, D, rows, WEIGHT_DECAY: tl.constexpr):
-    """m += g^2; w -= lr * g / (sqrt(m) + eps)"""
-    sum_of_squares = tl.load(rows.momentum1 + elements, mask=mask, other=0.0) + grad * grad
-    tl.store(rows.momentum1 + elements, sum_of_squares, mask=mask)
-    # Lanes beyond D divide by one, so that eps = 0 makes no NaN there.
-    root = tl.where(mask, tl.sqrt_rn(sum_of_squares) + tl.load(rows.hyper + 1), 1.0)
-    return weight - tl.div_rn(tl.load(rows.hyper) * grad, root)
 
 
 class OptimType(enum.Enum):
@@ -72,6 +25,12 @@ class OptimType(enum.Enum):
     EXACT_SGD = "EXACT_SGD"
     EXACT_ROWWISE_ADAGRAD = "EXACT_ROWWISE_ADAGRAD"
     EXACT_ADAGRAD = "EXACT_ADAGRAD"
+    ADAM = "ADAM"
+    PARTIAL_ROWWISE_ADAM = "PARTIAL_ROWWISE_ADAM"
+    LAMB = "LAMB"
+    PARTIAL_ROWWISE_LAMB = "PARTIAL_ROWWISE_LAMB"
+    LARS_SGD = "LARS_SGD"
+    NONE = "NONE"  # no update: see `TableBatchedEmbeddingBags.row_gradients`
 
 
 @dataclass(frozen=True)
@@ -79,7 +38,9 @@ class OptimizerRow:
     """One optimizer: its rule, the shape of its state and the hyper-parameters it reads.
 
     `momentum1`, `momentum2`: "row" (one fp32 a row), "element" (one a weight) or None. `hyperparameters`: the names in
-    the order of the device tensor, behind the learning rate. `decay_modes`: the weight-decay modes it knows.
+    the order of the device tensor, behind the learning rate. `decay_modes`: the weight-decay modes it knows; one that
+    knows only NONE and reads `weight_decay` has it in its formula. `steps`: whether it changes the row; one that does
+    not leaves the row's gradient to the caller.
     """
 
     rule: Any  # a JITFunction
@@ -87,21 +48,42 @@ class OptimizerRow:
     momentum2: str | None = None
     hyperparameters: tuple[str, ...] = ()
     decay_modes: tuple[WeightDecayMode, ...] = (WeightDecayMode.NONE,)
+    steps: bool = True
 
+
+#: ADAM and LAMB share their direction, which reads these by place.
+_MOMENTS = ("beta1", "beta2", "eps", "weight_decay")
 
 OPTIMIZERS: Mapping[OptimType, OptimizerRow] = {
-    OptimType.EXACT_SGD: OptimizerRow(exact_sgd),
+    OptimType.EXACT_SGD: OptimizerRow(rules.exact_sgd),
     OptimType.EXACT_ROWWISE_ADAGRAD: OptimizerRow(
-        exact_rowwise_adagrad,
+        rules.exact_rowwise_adagrad,
         momentum1="row",
-        hyperparameters=("eps", "weight_decay"),
+        hyperparameters=("eps", "weight_decay", "max_norm"),
         decay_modes=(WeightDecayMode.NONE, WeightDecayMode.L2, WeightDecayMode.DECOUPLE),
     ),
-    OptimType.EXACT_ADAGRAD: OptimizerRow(exact_adagrad, momentum1="element", hyperparameters=("eps",)),
+    OptimType.EXACT_ADAGRAD: OptimizerRow(rules.exact_adagrad, momentum1="element", hyperparameters=("eps",)),
+    OptimType.ADAM: OptimizerRow(rules.adam, "element", "element", _MOMENTS),
+    OptimType.PARTIAL_ROWWISE_ADAM: OptimizerRow(rules.partial_rowwise_adam, "element", "row", _MOMENTS),
+    OptimType.LAMB: OptimizerRow(rules.lamb, "element", "element", _MOMENTS),
+    OptimType.PARTIAL_ROWWISE_LAMB: OptimizerRow(rules.partial_rowwise_lamb, "element", "row", _MOMENTS),
+    OptimType.LARS_SGD: OptimizerRow(rules.lars_sgd, "element", hyperparameters=("eta", "momentum", "weight_decay")),
+    OptimType.NONE: OptimizerRow(rules.no_step, steps=False),
 }
 
-#: Hyper-parameters and their defaults, which are FBGEMM's.
-DEFAULTS: Mapping[str, float] = {"eps": 1e-8, "weight_decay": 0.0}
+#: Hyper-parameters and their defaults, which are those of `SplitTableBatchedEmbeddingBagsCodegen` in FBGEMM 1.8
+#: (fbgemm_gpu/split_table_batched_embeddings_ops_training.py).
+DEFAULTS: Mapping[str, float] = {
+    "eps": 1e-8,
+    "weight_decay": 0.0,
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "eta": 0.001,
+    "momentum": 0.9,
+    "max_norm": 0.0,
+}
+#: Hyper-parameters that have to be below 1.
+FRACTIONS = ("beta1", "beta2")
 
 
 class OptimizerState:
@@ -109,8 +91,10 @@ class OptimizerState:
 
     `hyper` fp32 `[1 + hyper-parameters]`, the learning rate first. `momentum1`, `momentum2`: fp32 `[total rows]` or
     `[total elements]`, zeros at first, or None. `iter`: int64 `[1]`, the number of backward calls so far.
+    `bias_corrections`: fp32 `[2]`, `1 - beta1^iter` and `1 - beta2^iter`, or None. `max_norm`: fp32 `[1]`, a view into
+    `hyper`, or None where rows may be of any length.
 
-    Raises ValueError for a hyper-parameter that is negative or not finite, that the optimizer does not read, or a
+    Raises ValueError for a hyper-parameter that is out of its range or that the optimizer does not read, or a
     weight-decay mode that it does not know.
     """
 
@@ -129,12 +113,14 @@ class OptimizerState:
         self.row = OPTIMIZERS[optimizer]
         if weight_decay_mode not in self.row.decay_modes:
             known = ", ".join(m.name for m in self.row.decay_modes)
-            raise ValueError(f"weight_decay_mode: {optimizer.name} knows {known}, got {weight_decay_mode!r}")
+            hint = "; it has weight_decay in its formula" if "weight_decay" in self.row.hyperparameters else ""
+            raise ValueError(f"weight_decay_mode: {optimizer.name} knows {known}, got {weight_decay_mode!r}{hint}")
         for name, value in hyperparameters.items():
             if name not in self.row.hyperparameters and value != DEFAULTS[name]:
                 raise ValueError(f"{name}: {optimizer.name} does not read it, got {value!r}")
             _check_hyperparameter(name, value)
-        if hyperparameters.get("weight_decay", 0.0) != 0.0 and weight_decay_mode is WeightDecayMode.NONE:
+        by_mode = self.row.decay_modes != (WeightDecayMode.NONE,)
+        if by_mode and hyperparameters.get("weight_decay", 0.0) != 0.0 and weight_decay_mode is WeightDecayMode.NONE:
             raise ValueError(
                 f"weight_decay: {hyperparameters['weight_decay']!r} has no effect with weight_decay_mode NONE; "
                 "choose L2 or DECOUPLE"
@@ -151,6 +137,27 @@ class OptimizerState:
         self.momentum1 = state(self.row.momentum1)
         self.momentum2 = state(self.row.momentum2)
         self.iter = torch.zeros(1, dtype=torch.int64, device=device)
+        held = {name: self.hyper[n : n + 1] for n, name in enumerate(self.row.hyperparameters, start=1)}
+        self._betas = [held[name] for name in FRACTIONS if name in held]
+        self.bias_corrections = torch.zeros(2, dtype=torch.float32, device=device) if self._betas else None
+        self.max_norm = held.get("max_norm") if hyperparameters.get("max_norm", 0.0) > 0 else None
+
+    def advance(self) -> None:
+        """Count one backward call; on the device, before its kernels run.
+
+        The corrections are `1 - beta^iter` in fp64, from the fp32 betas, rounded once. Powers of different libraries
+        differ in the last bits of fp64, so theirs in fp32 is the same number unless it lies that close to the middle
+        between two; each backward works them out once instead of once a row.
+        """
+        self.iter += 1
+        if self.bias_corrections is not None:
+            powers = torch.pow(torch.cat(self._betas).to(torch.float64), self.iter)
+            self.bias_corrections.copy_(1.0 - powers)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that a training run has to keep, by name."""
+        named = {"iter": self.iter, "hyper": self.hyper, "momentum1": self.momentum1, "momentum2": self.momentum2}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Set the learning rate of every later backward, without synchronising. Raises ValueError if it is negative."""
@@ -159,5 +166,9 @@ class OptimizerState:
 
 
 def _check_hyperparameter(name: str, value: float) -> None:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value) or value < 0:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    # As the fp32 number that it will be.
+    if not number or value < 0 or not math.isfinite(torch.tensor(float(value), dtype=torch.float32)):
         raise ValueError(f"{name}: expected a finite number from 0 up, got {value!r}")
+    if name in FRACTIONS and torch.tensor(float(value), dtype=torch.float32) >= 1:
+        raise ValueError(f"{name}: expected a number from 0 to below 1, got {value!r}")

@@ -7,11 +7,11 @@ every row, the coverage table lists them; a test fails if a kernel is reachable 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tbe_kernels.backward import long_run, long_run_fused, plan, psw_gradient, short_run
-from tbe_kernels.forward import bounds_check, generic, unpooled
+from tbe_kernels.backward import from_counts, long_run, long_run_fused, plan, psw_gradient, short_run
+from tbe_kernels.forward import bounds_check, generic, small_table, unpooled
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,9 @@ class Eligibility:
     `knobs`: values of `KernelConfig` knobs. `case`: values of the batch's own axes (`pooling_mode`, ...).
     `run`: "short" or "long" if some row's run has to be that. `trains_psw`: per-sample weights that want a gradient.
     `lookups`: whether at least one lookup is needed. `repairs`: "offsets" or "ids" where the route has most to do if
-    these are malformed. `variable`: whether the batch has to be a variable one.
+    these are malformed. `variable`: whether the batch has to be a variable one. `plain`: whether it may be neither
+    variable nor weighted. `one_table`: there is one feature, its table of at the most so many rows and columns.
+    `crowded`: whether the route has most to do where there are many samples.
     """
 
     knobs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -31,6 +33,9 @@ class Eligibility:
     lookups: bool = True
     repairs: str | None = None
     variable: bool = False
+    plain: bool = False
+    one_table: tuple[int, int] | None = None
+    crowded: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,20 @@ class KernelPath:
 
 
 _CHECKED = {"bounds_check_mode": ("WARNING", "IGNORE", "FATAL")}
+_SMALL_TABLE = Eligibility(
+    knobs={
+        "small_table": ("always",),
+        "small_table_rows": (64,),
+        "small_table_columns": (128,),
+        "small_table_window": (16, 4, 64, 256),
+        "backward_from_counts": (True, False),
+    },
+    case={"pooling_mode": ("SUM", "MEAN"), "weights_dtype": ("float16",), "output_dtype": ("float32",)},
+    lookups=False,
+    plain=True,
+    one_table=(64, 128),
+    crowded=True,
+)
 
 PATHS: tuple[KernelPath, ...] = (
     KernelPath(
@@ -61,7 +80,7 @@ PATHS: tuple[KernelPath, ...] = (
     KernelPath(
         "check.indices.fused",
         "check",
-        (generic.pooled_forward_kernel, unpooled.unpooled_forward_kernel),
+        (generic.pooled_forward_kernel, unpooled.unpooled_forward_kernel, small_table.small_table_kernel),
         Eligibility(knobs={"fused_bounds_check": (True,)}, case=_CHECKED, repairs="ids"),
     ),
     KernelPath(
@@ -82,6 +101,7 @@ PATHS: tuple[KernelPath, ...] = (
         (unpooled.unpooled_forward_kernel,),
         Eligibility(case={"pooling_mode": ("NONE",)}),
     ),
+    KernelPath("forward.small_table", "forward", (small_table.small_table_kernel,), _SMALL_TABLE),
     KernelPath(
         "backward.plan",
         "backward",
@@ -112,6 +132,12 @@ PATHS: tuple[KernelPath, ...] = (
         "backward",
         (long_run_fused.fused_long_runs_kernel,),
         Eligibility(knobs={"long_run_merge": ("fused",)}, run="long"),
+    ),
+    KernelPath(
+        "backward.from_counts",
+        "backward",
+        (from_counts.multiply_counts_kernel, from_counts.step_named_rows_kernel),
+        replace(_SMALL_TABLE, knobs={**_SMALL_TABLE.knobs, "backward_from_counts": (True,)}, lookups=True),
     ),
     KernelPath(
         "backward.psw_gradient",

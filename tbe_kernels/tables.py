@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,10 +13,24 @@ from tbe_kernels.optimizers import OptimizerState
 from tbe_kernels.spec import BoundsCheckMode, DeviceLayout, PoolingMode, TableLayout
 
 
+class RowGradients(NamedTuple):
+    """What a backward of the optimizer NONE leaves, on the device: the first `count` entries of both tensors.
+
+    `rows` int64 `[min(N, total rows)]`: the touched linear rows (in the numbering of `hash_size_cumsum`), each once;
+    -1 behind them. `gradients` fp32 `[min(N, total rows), max D]`: the sum of each row's gradients, zeros beyond its D.
+    `count` int64 `[1]`.
+    """
+
+    rows: Tensor
+    gradients: Tensor
+    count: Tensor  # type: ignore[assignment]  # not tuple.count
+
+
 @dataclass
 class EmbeddingTables:
     """`weights`: flat `[total elements]`, fp32, fp16 or bf16. `bounds_check_warning`: int64 `[1]`, grows with every bad
-    id or offset seen in mode WARNING. `layout` and `on_device` say where tables, rows and columns lie."""
+    id or offset seen in mode WARNING. `layout` and `on_device` say where tables, rows and columns lie.
+    `max_gradient`: the bound to which output gradients are clamped, or None."""
 
     weights: Tensor
     layout: TableLayout
@@ -24,14 +39,26 @@ class EmbeddingTables:
     bounds_check_mode: BoundsCheckMode
     optimizer: OptimizerState
     config: KernelConfig
+    stochastic_rounding: bool = False
+    max_gradient: float | None = None
+    #: What the last backward of the optimizer NONE left; None before it and for every other optimizer.
+    row_gradients: RowGradients | None = field(init=False, default=None)
     on_device: DeviceLayout = field(init=False)
     bounds_check_warning: Tensor = field(init=False)
+    #: int64 `[1]`: what the noise of stochastic rounding is made from.
+    rounding_seed: Tensor = field(init=False)
     #: By stream: sums and counters of fused long runs, all zeros between launches.
     fused_workspaces: dict[int, tuple[Tensor, Tensor]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.on_device = self.layout.on(self.weights.device)
         self.bounds_check_warning = torch.zeros(1, dtype=torch.int64, device=self.weights.device)
+        self.rounding_seed = torch.zeros(1, dtype=torch.int64, device=self.weights.device)
+
+    @property
+    def rounds_stochastically(self) -> bool:
+        """Whether updated rows are rounded stochastically: if asked for, and there is something to round to."""
+        return self.stochastic_rounding and self.weights.dtype != torch.float32
 
     @property
     def accumulates_fp64(self) -> bool:

@@ -15,11 +15,14 @@ from oracles.report import report
 def shrink(verdict: Verdict, implementation: Implementation, device: torch.device) -> Verdict:
     """The verdict on the smallest case that fails in the same way, on the routing that failed."""
 
+    # What shows only between two routings takes more than one of them.
+    sweep = "some" if verdict.findings[0].across else "own"
+
     def fails(case: Case) -> bool:
-        found = check(case, implementation, device, "own")
+        found = check(case, implementation, device, sweep)
         return found.status == "failed" and _kind(found) == _kind(verdict)
 
-    return check(reduce(verdict.case, fails), implementation, device, "own")
+    return check(reduce(verdict.case, fails), implementation, device, sweep)
 
 
 def shrink_and_report(verdict: Verdict, implementation: Implementation, device: torch.device) -> str:
@@ -31,6 +34,7 @@ def shrink_and_report(verdict: Verdict, implementation: Implementation, device: 
     return report(small, saved, device.type)
 
 
-def _kind(verdict: Verdict) -> str:
-    """An exception's type, or "" for a wrong result: shrinking must not slip from one kind of failure to another."""
-    return verdict.findings[0].raised
+def _kind(verdict: Verdict) -> tuple[str, bool]:
+    """An exception's type, or "" for a wrong result, and whether it shows between routings: shrinking must not slip
+    from one kind of failure to another."""
+    return verdict.findings[0].raised, verdict.findings[0].across

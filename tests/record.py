@@ -50,6 +50,7 @@ class Record:
                 f"weight decay {case.optimizer.weight_decay_mode}",
                 f"merge {merge}",
                 f"values {case.values.mode}",
+                f"rounding {'stochastic' if case.stochastic_rounding else 'to nearest'}",
                 *{f"gradient {b.grad_layout}" for b in case.batches},
                 *{f"per-sample weights {b.psw}" for b in case.batches},
             ]

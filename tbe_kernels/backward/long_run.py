@@ -81,7 +81,8 @@ def step_long_runs_kernel(
     first_owner = tl.load(long_runs.bounds + bucket)
     end_owner = tl.load(long_runs.bounds + bucket + 1)
     for owner in range(first_owner + tl.program_id(0), end_owner, tl.num_programs(0)):
-        first = tl.load(run_starts + tl.load(long_runs.runs + owner))
+        run = tl.load(long_runs.runs + owner)
+        first = tl.load(run_starts + run)
         feature, D = feature_and_width(lookups, first, B, ALIGN)
         inside = columns < D
         if MERGE == "ordered":
@@ -95,7 +96,7 @@ def step_long_runs_kernel(
                 grad += tl.sum(partial, axis=0)
         else:
             grad = tl.load(workspace + owner * stride + columns, mask=inside, other=0.0)
-        step_row(rows, feature, tl.load(lookups.keys + first), D, grad, RULE, WEIGHT_DECAY, ALIGN, BLOCK_D)
+        step_row(rows, feature, tl.load(lookups.keys + first), run, D, grad, RULE, WEIGHT_DECAY, ALIGN, BLOCK_D)
 
 
 VARIANTS = {

@@ -1,6 +1,7 @@
 """The gradient of per-sample weights: `grad[i] = dot(W[idx_i], grad_output of its bag)`, 0 where the id is pruned.
 
-Runs before the rows are updated. Shaped like the forward: one program takes `bags_per_program` bags of a bucket.
+A feature may ask for none. Runs before the rows are updated. Shaped like the forward: one program takes
+`bags_per_program` bags of a bucket.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tbe_kernels.backward.rows import clipped
 from tbe_kernels.batch import Batch, locate_slot
 from tbe_kernels.observe import took
 from tbe_kernels.tables import EmbeddingTables
@@ -29,6 +31,8 @@ def psw_gradient_kernel(
     weights_offsets,
     D_offsets,
     check_rows,  # int64 [T]: read a bad id as row 0, or None
+    feature_requires_grad,  # int32 [T]: 0 where the gradient is 0, or None
+    max_gradient,  # fp32: clamp gradients to it, or None
     B,
     total_D,
     slots,
@@ -54,13 +58,16 @@ def psw_gradient_kernel(
                 if check_rows is not None:
                     index = tl.where((index < -1) | (index >= tl.load(check_rows + feature)), 0, index)
                 live = index >= 0
+                if feature_requires_grad is not None:
+                    live &= tl.load(feature_requires_grad + feature) != 0
                 dot = tl.zeros([GATHER], dtype=ACCUMULATOR)
                 for tile in range(0, D, BLOCK_D):
                     columns = tile + tl.arange(0, BLOCK_D)
                     inside = columns < D
                     mask = live[:, None] & inside[None, :]
                     rows = tl.load(table + index[:, None] * D + columns[None, :], mask=mask, other=0.0).to(ACCUMULATOR)
-                    grads = tl.load(grad_row + columns, mask=inside, other=0.0).to(ACCUMULATOR)
+                    grads = tl.load(grad_row + columns, mask=inside, other=0.0).to(tl.float32)
+                    grads = clipped(grads, max_gradient).to(ACCUMULATOR)
                     # A pruned lookup gets 0 also where its bag's gradient is NaN.
                     dot += tl.sum(tl.where(mask, rows * grads[None, :], 0.0), axis=1)
                 tl.store(psw_gradient + at, dot.to(tl.float32), mask=at < last)
@@ -99,6 +106,8 @@ def gradient_of_per_sample_weights(tables: EmbeddingTables, batch: Batch, grad_o
             on_device.weights_offsets,
             on_device.D_offsets,
             batch.check_rows,
+            batch.feature_requires_grad,
+            tables.max_gradient,
             bags.batch_size,
             layout.total_D,
             slots,

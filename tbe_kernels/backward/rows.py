@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from tbe_kernels.batch import Batch, feature_of
+from tbe_kernels.rounding import to_storage
 from tbe_kernels.spec import Bucket
 from tbe_kernels.tables import EmbeddingTables
 
@@ -39,6 +40,14 @@ def gradient_starts(lookups, at, live, D, B, total_D, ALIGN: tl.constexpr):
 
 
 @triton.jit
+def clipped(grads, max_gradient):
+    """fp32 gradients clamped to a bound, if there is one; NaN stays NaN."""
+    if max_gradient is not None:
+        grads = tl.where(grads > max_gradient, max_gradient, tl.where(grads < -max_gradient, -max_gradient, grads))
+    return grads
+
+
+@triton.jit
 def sum_gradients(
     lookups, first, last, D, B, total_D, ALIGN: tl.constexpr, GATHER: tl.constexpr, BLOCK_D: tl.constexpr
 ):
@@ -57,6 +66,7 @@ def sum_gradients(
         grads = tl.load(
             lookups.grad_output + start[:, None] + columns[None, :], mask=live[:, None] & inside[None, :], other=0.0
         ).to(tl.float32)  # [GATHER, BLOCK_D]
+        grads = clipped(grads, lookups.max_gradient)
         if lookups.per_sample_weights is not None:
             grads *= tl.load(lookups.per_sample_weights + at, mask=live, other=0.0)[:, None]
         if lookups.bag_counts is not None:
@@ -72,6 +82,7 @@ def step_row(
     rows,
     feature,
     key,  # of the row
+    run,  # its place among the touched rows
     D,
     grad,  # [BLOCK_D]
     RULE: tl.constexpr,
@@ -86,8 +97,9 @@ def step_row(
     elements = tl.multiple_of(tl.load(rows.weights_offsets + feature) + row * D, ALIGN) + columns
     weight = tl.load(rows.weights + elements, mask=inside, other=0.0).to(tl.float32)
     state_row = tl.load(rows.hash_size_cumsum + feature) + row
-    weight = RULE(weight, grad, state_row, elements, inside, D, rows, WEIGHT_DECAY)
-    tl.store(rows.weights + elements, weight.to(rows.weights.dtype.element_ty), mask=inside)
+    weight = RULE(weight, grad, state_row, elements, inside, run, D, rows, WEIGHT_DECAY)
+    if rows.row_gradients is None:
+        tl.store(rows.weights + elements, to_storage(weight, elements, rows), mask=inside)
 
 
 #: What the compiled form of a kernel depends on that sums gradients, and of one that steps.

@@ -46,7 +46,7 @@ def short_run_kernel(
         if last - first < threshold:
             feature, D = feature_and_width(lookups, first, B, ALIGN)
             grad = sum_gradients(lookups, first, last, D, B, total_D, ALIGN, GATHER, BLOCK_D)
-            step_row(rows, feature, tl.load(lookups.keys + first), D, grad, RULE, WEIGHT_DECAY, ALIGN, BLOCK_D)
+            step_row(rows, feature, tl.load(lookups.keys + first), run, D, grad, RULE, WEIGHT_DECAY, ALIGN, BLOCK_D)
 
 
 VARIANTS = {

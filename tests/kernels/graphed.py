@@ -32,7 +32,7 @@ class GraphedKernels(TbeKernels):
         """Capture, then replay for each batch; the learning rate changes between replays."""
         run, trace = Run(self.package, case, routing, device), Trace()
         static = batch_tensors(case, 0, device)
-        step = _capture(run.module, static)
+        step = capture(run.module, run.arguments(0, static), static.grad_output)
         for number in range(len(case.batches)):
             batch = batch_tensors(case, number, device)
             for name, value in vars(batch).items():
@@ -51,22 +51,22 @@ def _shapes(batch: BatchTensors) -> list[torch.Size]:
     return [value.shape for value in vars(batch).values() if value is not None]
 
 
-def _capture(module: Any, static: BatchTensors) -> SimpleNamespace:
-    """A graph of one forward and backward on `static`, after a warm-up whose effects are undone."""
+def capture(module: Any, arguments: dict[str, Any], grad_output: Tensor) -> SimpleNamespace:
+    """A graph of one forward and backward, after a warm-up whose effects are undone."""
     state: list[Tensor] = [module.weights.detach(), module.iter, module.bounds_check_warning]
     state += [value for table in module.split_optimizer_states() for value in table.values()]
     before = [value.clone() for value in state]
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        module(static.indices, static.offsets, static.per_sample_weights).backward(static.grad_output)
+        module(**arguments).backward(grad_output)
     torch.cuda.current_stream().wait_stream(stream)
     for value, old in zip(state, before, strict=True):
         value.copy_(old)
-    if static.per_sample_weights is not None:
-        static.per_sample_weights.grad = None
+    if arguments["per_sample_weights"] is not None:
+        arguments["per_sample_weights"].grad = None
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        output = module(static.indices, static.offsets, static.per_sample_weights)
-        output.backward(static.grad_output)
+        output = module(**arguments)
+        output.backward(grad_output)
     return SimpleNamespace(graph=graph, output=output)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,13 @@ from oracles.kernels import IMPLEMENTATION
 from oracles.report import report
 from tests.kernels.graphed import GraphedKernels
 
-MERGES = ("atomic", "ordered")
+#: Every way from a forward to its backward that a step can take.
+ROUTES: dict[str, dict[str, object]] = {
+    "atomic": {"long_run_merge": "atomic"},
+    "ordered": {"long_run_merge": "ordered", "fused_bounds_check": True},
+    "fused": {"long_run_merge": "fused"},
+    "hoisted": {"hoist_transpose_to_forward": True, "fused_bounds_check": True},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -32,17 +39,17 @@ def expect_pass(case: Case, device: torch.device, implementation: object = IMPLE
     assert verdict.changed
 
 
-@pytest.mark.parametrize("merge", MERGES)
+@pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("mode", ["WARNING", "IGNORE", "NONE"])
-def test_nothing_synchronises(merge: str, optimizer: str, mode: str, device: torch.device) -> None:
+def test_nothing_synchronises(route: str, optimizer: str, mode: str, device: torch.device) -> None:
     from tbe_kernels import BoundsCheckMode, OptimType, TableBatchedEmbeddingBags
 
     module = TableBatchedEmbeddingBags(
         [(100, 8), (5, 33)],
         optimizer=OptimType[optimizer],
         bounds_check_mode=BoundsCheckMode[mode],
-        config={"long_run_threshold": 4, "chunk_size": 2, "long_run_merge": merge},
+        config={"long_run_threshold": 4, "chunk_size": 2, **ROUTES[route]},
         device=device,
     )
     module.init_embedding_weights_uniform(-1, 1)
@@ -64,7 +71,7 @@ def test_nothing_synchronises(merge: str, optimizer: str, mode: str, device: tor
     assert int(module.iter) == 2
 
 
-def moving_runs(optimizer: str, weights_dtype: str, mode: str, merge: str, psw: str) -> Case:
+def moving_runs(optimizer: str, weights_dtype: str, mode: str, route: str, psw: str) -> Case:
     """Four batches of 48 lookups: all rows different, one hot row, eight warm rows, two features sharing."""
     sixteen = tuple(range(16))
     spreads = (
@@ -79,21 +86,58 @@ def moving_runs(optimizer: str, weights_dtype: str, mode: str, merge: str, psw: 
         feature_table_map=(0, 0),
         batches=tuple(Batch(bags, psw, learning_rate=rate) for bags, rate in zip(spreads, rates, strict=True)),
         order=(0, 0, 1, 1, 2, 2, 3, 3),
-        optimizer=Optimizer(optimizer, 1.0, eps=0.0 if optimizer == "EXACT_SGD" else 1e-3),
+        optimizer=Optimizer(optimizer, 1.0, eps=1e-3, eta=0.25),
         weights_dtype=weights_dtype,
         values=Values(mode, 5, grad_bits=2),
-        routing={"long_run_threshold": 8, "chunk_size": 5, "long_run_merge": merge},
+        routing={"long_run_threshold": 8, "chunk_size": 5, **ROUTES[route]},
     )
 
 
-@pytest.mark.parametrize("merge", MERGES)
+@pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("mode", ["exact", "general"])
 @pytest.mark.parametrize("weights_dtype", ["float32", "float16"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_captured_step(optimizer: str, weights_dtype: str, mode: str, merge: str, device: torch.device) -> None:
+def test_captured_step(optimizer: str, weights_dtype: str, mode: str, route: str, device: torch.device) -> None:
     """One graph, replayed on other ids whose runs cross the threshold both ways, and with other learning rates."""
     psw = "given" if weights_dtype == "float16" else "none"
-    expect_pass(moving_runs(optimizer, weights_dtype, mode, merge, psw), device, GraphedKernels(), "own")
+    expect_pass(moving_runs(optimizer, weights_dtype, mode, route, psw), device, GraphedKernels(), "own")
+
+
+@pytest.mark.parametrize("pooling_mode", ["SUM", "MEAN", "NONE"])
+@pytest.mark.parametrize("variable", [False, True])
+@pytest.mark.parametrize("route", ["atomic", "hoisted"])
+def test_captured_step_of_every_pooling(route: str, variable: bool, pooling_mode: str, device: torch.device) -> None:
+    """The same with a variable batch, whose sizes the graph keeps, and without pooling."""
+    case = moving_runs("EXACT_SGD", "float32", "exact", route, "none")
+    batches = case.batches
+    if variable:  # the second sample of feature 0 is gone
+        sizes = ((1, 0), (1, 1))
+        batches = tuple(
+            replace(b, features=(b.features[0][:1], b.features[1]), batch_size_per_feature_per_rank=sizes)  # type: ignore[index]
+            for b in batches
+        )
+    expect_pass(replace(case, batches=batches, pooling_mode=pooling_mode), device, GraphedKernels(), "own")
+
+
+def test_a_variable_batch_does_not_synchronise_and_is_not_captured_unseen(device: torch.device) -> None:
+    from tbe_kernels import TableBatchedEmbeddingBags
+
+    module = TableBatchedEmbeddingBags([(100, 8), (5, 33)], device=device)
+    module.init_embedding_weights_uniform(-1, 1)
+    indices, offsets = torch.arange(24, device=device) % 5, torch.arange(0, 25, 4, device=device)
+    torch.cuda.synchronize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "a prototype feature"
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        for sizes in (((1, 2), (3, 0)), ((0, 0), (6, 0))):
+            module(indices, offsets, batch_size_per_feature_per_rank=sizes).sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert int(module.iter) == 2
+    graph = torch.cuda.graph(torch.cuda.CUDAGraph())
+    with pytest.raises(RuntimeError, match="has to be looked up once before it is captured"), graph:
+        module(indices, offsets, batch_size_per_feature_per_rank=((2, 0), (2, 2)))
 
 
 def huge_table(optimizer: str) -> Case:
@@ -106,7 +150,7 @@ def huge_table(optimizer: str) -> Case:
         feature_table_map=(1, 0),
         batches=(Batch((bags, ((0,), (2, 2), ()))), Batch((bags[::-1], ((1,), (), (0, 2))))),
         order=(0, 0, 1, 1),
-        optimizer=Optimizer(optimizer, 0.5, eps=0.0 if optimizer == "EXACT_SGD" else 1e-3),
+        optimizer=Optimizer(optimizer, 0.5, eps=1e-3, eta=0.25),
         weights_dtype="float16",
         indices_dtype="int32",
         offsets_dtype="int32",
@@ -130,7 +174,7 @@ def test_large_batch(optimizer: str, exponent: float, device: torch.device) -> N
         feature_table_map=(0, 1),
         batches=(Batch(features), Batch(features[::-1])),
         order=(0, 0, 1, 1),
-        optimizer=Optimizer(optimizer, 0.5, eps=0.0 if optimizer == "EXACT_SGD" else 1e-3),
+        optimizer=Optimizer(optimizer, 0.5, eps=1e-3, eta=0.25),
         values=Values(grad_bits=1, weight_bits=3),
     )
     expect_pass(case, device, sweep="some")

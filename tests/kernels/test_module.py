@@ -65,12 +65,22 @@ BAD_MODULES: dict[str, tuple[dict[str, Any], str]] = {
         {"weight_decay_mode": tbe.WeightDecayMode.L2},
         "weight_decay_mode: EXACT_SGD knows NONE",
     ),
+    "a rounding that is no truth": ({"stochastic_rounding": 1}, "stochastic_rounding: expected True or False, got 1"),
+    "a seed that is no integer": ({"rounding_seed": 0.5}, "rounding_seed: expected an integer, got 0.5"),
+    "a seed beyond int64": (
+        {"rounding_seed": 2**63},
+        r"rounding_seed: expected an integer from -2\*\*63 to .* got 9223",
+    ),
     "an unknown knob": ({"config": {"gather": 3}}, "there is no knob 'gather'"),
     "a knob's value": ({"config": {"gather_width": 3}}, "gather_width: expected one of 1, 2, 4, .* got 3"),
     "a threshold of zero": ({"config": {"long_run_threshold": 0}}, "long_run_threshold: .* from 1 up, got 0"),
     "an unknown merge": ({"config": {"long_run_merge": "quick"}}, "long_run_merge: .* got 'quick'"),
     "a true number": ({"config": {"chunk_size": True}}, "chunk_size: .* got True"),
     "a number for a truth": ({"config": {"accumulate_fp64": 1}}, "accumulate_fp64: .* got 1"),
+    "widths that differ without pooling": (
+        {"pooling_mode": tbe.PoolingMode.NONE},
+        r"embedding_specs: pooling_mode NONE needs one D for all features, got \[2, 3\]",
+    ),
 }
 
 
@@ -98,6 +108,30 @@ BAD_INPUTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "too few weights": ({"per_sample_weights": torch.ones(5)}, "per_sample_weights: expected one for each of the 6"),
     "meta indices": ({"indices": torch.zeros(6, dtype=torch.int64, device="meta")}, "indices: expected device .*meta"),
+    "ranks of too few features": (
+        {"batch_size_per_feature_per_rank": [[2], [2]]},
+        "batch_size_per_feature_per_rank: expected a list for each of the 3 features, got 2",
+    ),
+    "features of different ranks": (
+        {"batch_size_per_feature_per_rank": [[2], [1, 1], [2]]},
+        r"batch_size_per_feature_per_rank\[1\]: expected as many ranks as in \[0\], at least one, got \[1, 1\]",
+    ),
+    "a negative number of samples": (
+        {"batch_size_per_feature_per_rank": [[7], [-1], [0]]},
+        r"batch_size_per_feature_per_rank\[1\]: expected integers from 0 up, got \[-1\]",
+    ),
+    "offsets for fewer samples than the ranks have": (
+        {"batch_size_per_feature_per_rank": [[3], [2], [2]]},
+        "offsets: expected 8 entries, one more than the samples of batch_size_per_feature_per_rank, got 7",
+    ),
+    "wanted gradients of too few features": (
+        {"feature_requires_grad": torch.ones(2, dtype=torch.int32)},
+        "feature_requires_grad: expected one for each of the 3 features, got 2",
+    ),
+    "wanted gradients as floats": (
+        {"feature_requires_grad": torch.ones(3)},
+        "feature_requires_grad: expected torch.bool or torch.int32, got torch.float32",
+    ),
 }
 
 
@@ -200,13 +234,14 @@ def test_frozen_weights_still_give_psw_gradients(device: torch.device) -> None:
     assert all(map(torch.equal, everything(module), before))
 
 
-def test_an_atomic_merge_is_refused_where_torch_has_to_be_deterministic(device: torch.device) -> None:
-    module = make(device, config={"long_run_merge": "atomic"})
+@pytest.mark.parametrize("merge", ["atomic", "fused"])
+def test_a_merge_in_no_order_is_refused_where_torch_has_to_be_deterministic(merge: str, device: torch.device) -> None:
+    module = make(device, config={"long_run_merge": merge})
     output = module(**batch(device))
     before = everything(module)
     torch.use_deterministic_algorithms(True)
     try:
-        with pytest.raises(RuntimeError, match=r"long_run_merge='atomic' adds in no fixed order"):
+        with pytest.raises(RuntimeError, match=rf"long_run_merge='{merge}' adds in no fixed order"):
             output.sum().backward()
         assert all(map(torch.equal, everything(module), before))
         seen: list[str] = []
@@ -235,3 +270,95 @@ def test_cpu_tensors_need_the_interpreter(device: torch.device) -> None:
     module = tbe.TableBatchedEmbeddingBags([(4, 3)], device="cpu")
     with pytest.raises(RuntimeError, match="TRITON_INTERPRET=1"):
         module(torch.zeros(1, dtype=torch.int64), torch.tensor([0, 1]))
+
+
+def train(module: tbe.TableBatchedEmbeddingBags, steps: int) -> None:
+    """Some steps on the usual batch, from other gradients each time."""
+    device = module.weights.device
+    for _ in range(steps):
+        output = module(**batch(device))
+        output.backward(torch.arange(1.0, 1 + output.numel(), device=device).view(output.shape) * (1 + module.iter))
+
+
+@pytest.mark.parametrize("optimizer", tbe.OptimType)
+def test_a_training_run_goes_on_from_its_state_dict(optimizer: tbe.OptimType, device: torch.device) -> None:
+    first, second = (make(device, optimizer=optimizer) for _ in range(2))
+    train(first, 2)
+    first.set_learning_rate(0.25)
+    first.bounds_check_warning.fill_(3)
+    saved = {name: value.clone() for name, value in first.state_dict().items()}
+    assert {"weights", "iter", "hyper", "bounds_check_warning"} <= saved.keys()
+    second.load_state_dict(saved)
+    train(first, 2)
+    train(second, 2)
+    assert all(map(torch.equal, everything(first), everything(second)))
+    assert int(second.iter) == 4
+    assert int(second.bounds_check_warning) == 3
+    assert float(second.tables.optimizer.hyper[0]) == 0.25
+
+
+def test_a_module_is_neither_moved_nor_converted(device: torch.device) -> None:
+    module = make(device)
+    assert module.to(device) is module
+    with pytest.raises(RuntimeError, match=r"stays as it was made, torch.float32 on .*; got torch.float16"):
+        module.half()
+    with pytest.raises(RuntimeError, match=r"got torch.float32 on meta"):
+        module.to("meta")
+    train(module, 1)
+    assert int(module.iter) == 1
+
+
+@pytest.mark.parametrize("trains_psw", [False, True])
+@pytest.mark.parametrize("trains_weights", [False, True])
+@pytest.mark.parametrize("hoisted", [False, True])
+def test_every_combination_of_gradients(
+    trains_weights: bool, trains_psw: bool, hoisted: bool, device: torch.device
+) -> None:
+    """Frozen weights keep every bit; per-sample weights get a gradient if and only if they ask for one."""
+    module = make(device, config={"hoist_transpose_to_forward": hoisted})
+    module.weights.requires_grad_(trains_weights)
+    before, heard = everything(module), []
+    psw = torch.ones(6, device=device, requires_grad=trains_psw)
+    with observing(lambda path, work: heard.append(path)):
+        output = module(**batch(device, per_sample_weights=psw))
+        assert output.requires_grad == (trains_weights or trains_psw)
+        assert ("backward.plan.hoisted" in heard) == (trains_weights and hoisted)
+        if output.requires_grad:
+            output.sum().backward()
+    changed = not all(map(torch.equal, everything(module), before))
+    assert changed == trains_weights == (f"backward.plan{'.hoisted' * hoisted}" in heard)
+    assert (psw.grad is not None) == trains_psw
+    assert module.weights.grad is None
+
+
+@pytest.mark.parametrize("hoisted", [False, True])
+def test_nothing_is_planned_without_gradients(hoisted: bool, device: torch.device) -> None:
+    module, heard = make(device, config={"hoist_transpose_to_forward": hoisted}).eval(), []
+    with torch.no_grad(), observing(lambda path, work: heard.append(path)):
+        output = module(**batch(device))
+    assert output.tolist() == [[0, 1, 2, 20, 21, 9, 11, 13], [9, 10, 11, 14, 15, 0, 0, 0]]
+    assert heard == ["check.offsets", "check.indices", "forward.pooled"]
+
+
+def test_features_may_want_no_psw_gradient(device: torch.device) -> None:
+    psw = torch.ones(6, device=device, requires_grad=True)
+    wanted = torch.tensor([True, False, True], device=device)
+    make(device)(**batch(device, per_sample_weights=psw, feature_requires_grad=wanted)).sum().backward()
+    assert psw.grad is not None
+    assert psw.grad.tolist() == [3, 30, 0, 0, 12, 21]
+
+
+def test_a_variable_batch_by_hand(device: torch.device) -> None:
+    """Feature 0 has one sample on rank 1; feature 1 two on rank 0, one on rank 1; feature 2 none at all."""
+    sizes = ((0, 1), (2, 1), (0, 0))
+    indices = torch.tensor([3, 0, 1, 4, 2], device=device)
+    offsets = torch.tensor([0, 1, 3, 4, 5], device=device)
+    output = make(device)(indices, offsets, batch_size_per_feature_per_rank=sizes)
+    assert output.tolist() == [12 + 14, 13 + 15, 20, 21, 9, 10, 11, 16, 17]
+
+
+def test_rows_without_pooling_by_hand(device: torch.device) -> None:
+    module = make(device, embedding_specs=[(4, 3), (5, 3)], pooling_mode=tbe.PoolingMode.NONE)
+    output = module(torch.tensor([0, -1, 4, 9], device=device), torch.tensor([0, 1, 2, 2, 4, 4, 4], device=device))
+    assert output.tolist() == [[0, 1, 2], [0, 0, 0], [24, 25, 26], [12, 13, 14]]
+    assert int(module.bounds_check_warning) == 1

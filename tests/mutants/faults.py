@@ -234,14 +234,14 @@ FAULTS = (
     Fault(
         "a column beyond D is written",
         "backward/rows.py",
-        "tl.store(rows.weights + elements, weight.to(rows.weights.dtype.element_ty), mask=inside)",
-        "tl.store(rows.weights + elements, weight.to(rows.weights.dtype.element_ty), mask=columns <= D)",
+        "tl.store(rows.weights + elements, to_storage(weight, elements, rows), mask=inside)",
+        "tl.store(rows.weights + elements, to_storage(weight, elements, rows), mask=columns <= D)",
         "backward.short_run",
     ),
     # Optimizer semantics.
     Fault(
         "eps inside the root",
-        "optimizers.py",
+        "rules.py",
         "tl.sqrt_rn(sum_of_squares) + tl.load(rows.hyper + 1))\n    kept",
         "tl.sqrt_rn(sum_of_squares + tl.load(rows.hyper + 1)))\n    kept",
         "backward.short_run",
@@ -255,7 +255,7 @@ FAULTS = (
     ),
     Fault(
         "state in the type of the weights",
-        "optimizers.py",
+        "rules.py",
         "    tl.store(rows.momentum1 + row, sum_of_squares)\n",
         "    tl.store(rows.momentum1 + row, sum_of_squares.to(rows.weights.dtype.element_ty).to(tl.float32))\n",
         "backward.short_run",
@@ -266,6 +266,42 @@ FAULTS = (
         "self.hyper[:1].fill_(learning_rate)",
         "self.hyper[:1].add_(learning_rate * (self.hyper[0] == 0))",
         "backward.plan",
+    ),
+    # Stochastic rounding; what takes statistics to see is in tests/suite/test_rounding_faults.py.
+    Fault(
+        "the noise depends on the program",
+        "rounding.py",
+        "elements.to(tl.uint32),",
+        "(elements + tl.program_id(0)).to(tl.uint32),",
+        "backward.short_run",
+    ),
+    Fault(
+        "long runs round with noise of their own",
+        "backward/long_run.py",
+        "step_row(rows, feature, tl.load(lookups.keys + first), D, grad, RULE",
+        "step_row(rows._replace(iteration=run_starts), feature, tl.load(lookups.keys + first), D, grad, RULE",
+        "backward.long_run.ordered",
+    ),
+    Fault(
+        "subnormal numbers are rounded as coarsely as they are small",
+        "rounding.py",
+        "tl.maximum(LEAST - exponent, 0)",
+        "2 * tl.maximum(LEAST - exponent, 0)",
+        "backward.short_run",
+    ),
+    Fault(
+        "the largest finite number becomes infinite",
+        "rounding.py",
+        "bits = tl.where(magnitude >= OVERFLOW, INFINITY, bits)",
+        "bits = tl.where(magnitude >= LARGEST, INFINITY, bits)",
+        "backward.short_run",
+    ),
+    Fault(
+        "rounding is stochastic where nobody asked",
+        "tables.py",
+        "return self.stochastic_rounding and self.weights",
+        "return self.weights",
+        "backward.short_run",
     ),
     # Atomics, workspaces.
     Fault(
@@ -305,6 +341,113 @@ FAULTS = (
                 "gradient_of_per_sample_weights(replace(tables, weights=ctx.stale), batch, grad_output)",
             ),
         ),
+    ),
+    # Fused long runs.
+    Fault(
+        "the counter of a fused run is not reset",
+        "backward/long_run_fused.py",
+        "            tl.store(counters + owner, 0)\n",
+        "",
+        "backward.long_run.fused",
+        (2, 3, 8),  # two steps of two lookups of one row, at least
+    ),
+    Fault(
+        "the sums of a fused run are not cleared",
+        "backward/long_run_fused.py",
+        "            tl.store(sums, tl.zeros([BLOCK_D], dtype=tl.float32), mask=inside)\n",
+        "",
+        "backward.long_run.fused",
+    ),
+    Fault(
+        "a fused run is stepped by its first chunk",
+        "backward/long_run_fused.py",
+        "if before == chunks - 1:",
+        "if before == 0:",
+        "backward.long_run.fused",
+    ),
+    # Variable batches.
+    Fault(
+        "output places by the samples of another rank",
+        "batch.py",
+        "for rank in range(len(sizes[0])):",
+        "for rank in reversed(range(len(sizes[0]))):",
+        "forward.pooled.variable",
+    ),
+    Fault(
+        "a variable batch's gradients as if it were plain",
+        "backward/rows.py",
+        "start = tl.load(lookups.places.output + bag, mask=live, other=0)",
+        "start = (bag - tl.load(lookups.places.starts)).to(tl.int64) * D",
+        "forward.pooled.variable",
+    ),
+    # Lookups without pooling.
+    Fault(
+        "a pruned lookup is not written",
+        "forward/unpooled.py",
+        "mask=(at < last)[:, None] & inside[None, :]",
+        "mask=live[:, None] & inside[None, :]",
+        "forward.unpooled",
+    ),
+    Fault(
+        "without pooling, gradients in sorted order",
+        "backward/rows.py",
+        "start = tl.load(lookups.gradient_rows + at, mask=live, other=0) * D",
+        "start = at.to(tl.int64) * D",
+        "forward.unpooled",
+    ),
+    # The check inside the lookup.
+    Fault(
+        "the fused check lets an id of exactly the row count through",
+        "forward/generic.py",
+        "bad = (index < -1) | (index >= tl.load(check.rows_per_table + feature))",
+        "bad = (index < -1) | (index > tl.load(check.rows_per_table + feature))",
+        "check.indices.fused",
+    ),
+    Fault(
+        "the fused check counts a bad id once a column tile",
+        "forward/generic.py",
+        "                        if tile == 0:\n                            report_bad(check, bad, at, last)",
+        "                        report_bad(check, bad, at, last)",
+        "check.indices.fused",
+    ),
+    Fault(
+        "the backward forgets that ids were checked on the way",
+        "functional.py",
+        "batch = replace(batch, check_rows=tables.on_device.rows_per_table)",
+        "batch = replace(batch, check_rows=None)",
+        "check.indices.fused",
+    ),
+    # The hoisted transpose.
+    Fault(
+        "the last forward's plan for every backward",
+        "functional.py",
+        "        ctx.plan = plan_backward",
+        "        ctx.plan = tables.plan = plan_backward",
+        "backward.plan.hoisted",
+        more=(
+            Edit(
+                "functional.py",
+                "fold_and_step(tables, batch, grad_output, counts, ctx.plan)",
+                # Of batches of as many lookups; others would crash.
+                "fold_and_step(tables, batch, grad_output, counts, tables.plan if tables.plan and ctx.plan"
+                " and len(tables.plan.keys) == len(ctx.plan.keys) else ctx.plan)",
+            ),
+            Edit("tables.py", "    on_device: DeviceLayout", "    plan: object = None\n    on_device: DeviceLayout"),
+        ),
+    ),
+    Fault(
+        "per-sample weights in the order of another sort",
+        "backward/operands.py",
+        "psw[plan.order]",
+        "psw[psw.numel() - 1 - batch.indices.flip(0).sort(stable=True)[1]]",
+        "backward.plan",
+    ),
+    Fault(
+        "the first feature's wish for psw gradients for all",
+        "backward/psw_gradient.py",
+        "live &= tl.load(feature_requires_grad + feature) != 0",
+        "live &= tl.load(feature_requires_grad) != 0",
+        "backward.psw_gradient",
     ),
     # Precision of one operation.
     Fault(

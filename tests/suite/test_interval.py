@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from oracles import interval as iv
-from oracles.interval import FORMATS, Interval, round_to
+from oracles.interval import FORMATS, Interval, neighbours, round_to
 
 finite32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 moderate = st.floats(-(2.0**40), 2.0**40, width=32).filter(lambda x: x == 0 or abs(x) > 2.0**-40)
@@ -40,6 +41,34 @@ def nearest_by_fractions(x: float, dtype: torch.dtype) -> float:
 @given(x=st.floats(-1e5, 1e5) | st.floats(-1e-30, 1e-30) | st.floats(-7e-5, 7e-5))
 def test_round_to_rounds_once(dtype: torch.dtype, x: float) -> None:
     assert float(round_to(one(x), dtype)) == nearest_by_fractions(x, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@given(x=st.floats(-70000, 70000, width=32) | st.floats(-(2.0**-13), 2.0**-13, width=32) | finite32)
+def test_neighbours_are_next_to_each_other_with_the_number_between(dtype: torch.dtype, x: float) -> None:
+    below, above = (float(end) for end in neighbours(one(x), dtype))
+    for end in (below, above):
+        assert float(torch.tensor(end).to(dtype)) == end
+    if abs(x) > FORMATS[dtype][2]:
+        assert below == above == nearest_by_fractions(x, dtype)
+        return
+    precision, least, _ = FORMATS[dtype]
+    step = Fraction(2) ** (max(math.frexp(x)[1] - 1, least) - precision + 1)
+    exact = Fraction(x)
+    assert Fraction(below) == math.floor(exact / step) * step
+    assert Fraction(above) == math.ceil(exact / step) * step
+    allowed = Interval.point(one(x)).rounded_stochastically(dtype)
+    for outside in (math.nextafter(below, -math.inf), math.nextafter(above, math.inf)):
+        assert not bool(allowed.admits(one(outside)))
+
+
+def test_neighbours_of_a_number_that_needs_no_rounding_are_itself() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        x = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype).to(torch.float64)
+        for end in neighbours(x, dtype):
+            assert torch.equal(end.nan_to_num(0.5), x.nan_to_num(0.5))
+    x = torch.tensor([0.1], dtype=torch.float32).to(torch.float64)
+    assert [float(end) for end in neighbours(x, torch.float32)] == [float(x)] * 2
 
 
 def test_round_to_does_not_round_twice() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from corpus.case import Batch, Case, Optimizer, Table, Values
 from oracles.check import check
 from oracles.contract import Refusal
 from oracles.implementation import Backward, Forward, Routing, Trace
+from oracles.interval import neighbours
 from oracles.torch_reference import IMPLEMENTATION, TorchReference
 from strategies.cases import cases
 
@@ -141,6 +143,70 @@ def test_a_spoiled_trace_fails(name: str) -> None:
     verdict = check(CASE, Spoiled(spoil), CPU)
     assert verdict.status == "failed"
     assert headline in verdict.findings[0].headline
+
+
+class Rerouted(TorchReference):
+    """Two routings, of which the second's trace is changed."""
+
+    def __init__(self, spoil: Spoil) -> None:
+        self.spoil = spoil
+
+    def routings(self, case: Case, device: torch.device) -> Iterator[Routing]:
+        """Two."""
+        yield {}
+        yield {"second": True}
+
+    def run(self, case: Case, routing: Routing, device: torch.device) -> Trace:
+        """A right trace, changed on the second routing."""
+        trace = copy.deepcopy(super().run(case, routing, device))
+        if routing:
+            self.spoil(trace)
+        return trace
+
+
+#: Weights that are integers take a step of 1 / 128 times an integer: hardly one of them is a bf16 afterwards.
+ROUNDED = replace(
+    CASE,
+    batches=CASE.batches[:1],
+    order=(0, 0),
+    optimizer=Optimizer(learning_rate=2.0**-7),
+    weights_dtype="bfloat16",
+    stochastic_rounding=True,
+    values=Values(weight_bits=7),
+)
+
+
+def _to_the_other_neighbour(trace: Trace) -> None:
+    """Row 1 of table 0: of the two bf16 beside what fp32 weights become, the one that is not there."""
+    wide = TorchReference().run(replace(ROUNDED, weights_dtype="float32"), {}, CPU)
+    weights, exact = backward(trace).weights[0], backward(wide).weights[0][1]
+    ends = torch.stack(neighbours(exact.to(torch.float64), torch.bfloat16)).to(torch.bfloat16)
+    weights[1] = torch.where(weights[1] == ends[0], ends[1], ends[0])
+
+
+def _one_neighbour_too_far(trace: Trace) -> None:
+    _to_the_other_neighbour(trace)
+    row = backward(trace).weights[0][1]
+    row += torch.where(row > 0, 1.0, -1.0).to(torch.bfloat16)
+
+
+def test_either_neighbour_passes_and_no_other() -> None:
+    assert check(ROUNDED, Spoiled(_to_the_other_neighbour), CPU).findings == []
+    assert check(ROUNDED, Spoiled(_one_neighbour_too_far), CPU).status == "failed"
+    assert check(replace(ROUNDED, stochastic_rounding=False), Spoiled(_to_the_other_neighbour), CPU).status == "failed"
+
+
+def test_routings_have_to_round_alike() -> None:
+    alike = check(ROUNDED, Rerouted(lambda trace: None), CPU)
+    assert (alike.status, alike.runs) == ("passed", 2)
+    assert alike.sharpness["EXACT_SGD", "bfloat16", "", "alike"].exact > 0
+    verdict = check(ROUNDED, Rerouted(_to_the_other_neighbour), CPU)
+    assert "weights of table 0 rounded otherwise than on another routing, batch 0" in verdict.findings[0].headline
+    assert verdict.findings[0].across
+    assert verdict.case.routing == {"second": True}
+    # Where it is not certain which number is stored, routings may differ.
+    general = replace(ROUNDED, values=Values("general"))
+    assert check(general, Rerouted(lambda trace: None), CPU).status == "passed"
 
 
 FATAL = Case((Table(2, 1),), (0,), (Batch((((0,), (5,)),)),), (0, 0), bounds_check_mode="FATAL", optimizer=Optimizer())

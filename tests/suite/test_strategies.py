@@ -76,7 +76,7 @@ def exact_share(case: Case) -> tuple[int, int]:
         return 0, 0
     intervals = [batch.forward(weights, torch.float32)]
     if case.order.count(0) == 2:
-        backward = batch.backward(weights, first_state(case, tracked), case.optimizer.learning_rate, torch.float32)
+        backward = batch.backward(weights, first_state(case, tracked), case.optimizer.learning_rate, 1, torch.float32)
         linear = case.optimizer.name == "EXACT_SGD"
         intervals += [table.weights for table in backward.tables if linear]
         intervals += [value for table in backward.tables for value in table.state.values()]
@@ -89,7 +89,8 @@ def test_exact_mode_is_exact() -> None:
     counts = Counter[str]()
 
     @settings(search, max_examples=400)
-    @given(cases().filter(lambda case: case.values.mode == "exact" and not case.values.specials))
+    # Stochastic rounding may store either neighbour of an exact result.
+    @given(cases().filter(lambda c: c.values.mode == "exact" and not c.values.specials and not c.stochastic_rounding))
     def add(case: Case) -> None:
         exact, every = exact_share(case)
         counts.update(exact=exact, every=every)
