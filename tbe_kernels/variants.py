@@ -34,7 +34,7 @@ AXES: Mapping[str, tuple[Any, ...]] = {
     "fused_bounds_check": (False, True),
     "accumulate_fp64": (True, False),
     "gather_width": (16, 4, 1),
-    "backward_gather_width": (8, 32, 1),
+    "backward_gather_width": (8, 2, 1),
     "long_run_merge": ("atomic", "ordered", "fused"),
     "hoist_transpose_to_forward": (False, True),
     "block": (1024, 16),

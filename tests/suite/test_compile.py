@@ -56,7 +56,7 @@ BREAK = Planted(
 )
 TYPE_CHANGE = Planted(
     "sort_keys_kernel",
-    "Mismatched type for key",
+    "but the then block redefines it as fp32",
     Edit(
         "backward/plan.py",
         "    key = tl.where(index >= 0, key, total_rows)",
@@ -205,6 +205,17 @@ def test_calls_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     unknown = gate("tbe_kernels", tmp_path, "--kernel", "nothing")
     assert unknown.returncode == 2
     assert "--kernel: expected some of" in unknown.stderr
+    command = [sys.executable, "-m", "tbe_kernels", "compile"]
+    interpreting = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        cwd=SOURCE.parent,
+        check=False,
+    )
+    assert interpreting.returncode == 2
+    assert "unset TRITON_INTERPRET" in interpreting.stderr
 
 
 def test_the_list_names_every_setting(tmp_path: Path) -> None:
