@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from corpus.case import GRAD_LAYOUTS, Batch, Case, Sampled, bag_length, expand, samples_of
+from strategies import counted
 from strategies.routing import config_of
 
 Region = Callable[[Case], bool]
@@ -23,6 +24,7 @@ AIMED = {
     "an id that fits once cut to 32 bits": "check.indices",
     "malformed offsets": "check.offsets",
     "more samples than a small block of offsets": "check.offsets",
+    **counted.AIMED,
 }
 
 
@@ -152,4 +154,6 @@ REGIONS: dict[str, Region] = {
     "ids and offsets of different types": lambda c: c.indices_dtype != c.offsets_dtype,
     "infinities and NaNs": lambda c: c.values.specials,
     "eps of zero": lambda c: c.optimizer.eps == 0.0 and c.optimizer.name != "EXACT_SGD",
+    **counted.FORWARD,
+    **counted.BACKWARD,
 }

@@ -15,6 +15,7 @@ from oracles.report import size
 from strategies.cases import cases
 from tbe_kernels.paths import PATHS
 from tests.failures import shrink
+from tests.mutants.counted import COUNTED_FAULTS
 from tests.mutants.faults import FAULTS, Fault
 from tests.mutants.plant import plant
 
@@ -54,7 +55,7 @@ def test_a_copy_without_a_fault_passes() -> None:
     assert (verdict, tried) == (None, 40)
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
+@pytest.mark.parametrize("fault", [*FAULTS, *COUNTED_FAULTS], ids=lambda fault: fault.name.replace(" ", "-"))
 def test_fault_is_found_and_shrinks(fault: Fault) -> None:
     implementation = TbeKernels(plant(*fault.edits))
     begin = time.perf_counter()
