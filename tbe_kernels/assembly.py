@@ -16,7 +16,7 @@ from typing import Any
 
 from tbe_kernels.variants import Arguments, Variants
 
-GLOBAL_ATOMIC = re.compile(r"\b(?:atom|red)\.(?!shared)(?:async\.)?\w*|\b(?:global|flat|buffer)_atomic_\w+")
+GLOBAL_ATOMIC = re.compile(r"\b(?:atom|red)\.(?![\w.]*\bshared\b)(?:async\.)?\w*|\b(?:global|flat|buffer)_atomic_\w+")
 IR_BARRIER = re.compile(r"\b(?:gpu\.barrier|ttg\.barrier|ttg\.local_barrier)\b")
 PTX_BARRIER = re.compile(r"\b(?:bar|barrier)\.sync\b|\bbarrier\.cta\.sync\b")
 #: One warp needs no more than this.
@@ -115,12 +115,12 @@ def narrow_products(ttir: str) -> list[str]:
     for operation in definitions.values():
         if not re.match(r"arith\.muli .*: (?:tensor<[\dx]+x)?i32>?$", operation):
             continue
-        factors = [_origin(name, definitions) for name in re.findall(r"%[\w#]+", operation)]
+        factors = [_origin(name, definitions) for name in re.findall(r"%[\w#-]+", operation)]
         made = [definitions.get(name, "") for name in factors]
         constant = any(text.startswith("arith.constant") for text in made)
         of_grid = any(re.match(r"tt\.get_(?:program_id|num_programs)", text) for text in made)
         remainder = any(
-            text.startswith("arith.divsi") and _origin(re.findall(r"%[\w#]+", text)[1], definitions) == other
+            text.startswith("arith.divsi") and _origin(re.findall(r"%[\w#-]+", text)[1], definitions) == other
             for text, other in zip(made, reversed(factors), strict=True)
         )
         if of_grid:
@@ -134,7 +134,7 @@ def narrow_products(ttir: str) -> list[str]:
 
 def _origin(name: str, definitions: Mapping[str, str]) -> str:
     """A value behind its copies to other shapes and widths."""
-    copy = re.compile(r"(?:tt\.(?:splat|broadcast|expand_dims|reshape)|arith\.(?:ext|trunc)\w+) (%[\w#]+)")
+    copy = re.compile(r"(?:tt\.(?:splat|broadcast|expand_dims|reshape)|arith\.(?:ext|trunc)\w+) (%[\w#-]+)")
     while match := copy.match(definitions.get(name, "")):
         name = match[1]
     return name
@@ -142,7 +142,7 @@ def _origin(name: str, definitions: Mapping[str, str]) -> str:
 
 def _definitions(ttir: str) -> Iterator[tuple[str, str]]:
     for line in lines(ttir):
-        match = re.match(r"(%[\w#]+)(?::\d+)? = (.*?)(?: loc\(.*)?$", line)
+        match = re.match(r"(%[\w#-]+)(?::\d+)? = (.*?)(?: loc\(.*)?$", line)
         if match:
             yield match[1], match[2]
 

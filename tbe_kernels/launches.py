@@ -24,7 +24,7 @@ from tbe_kernels.spec import BoundsCheckMode, PoolingMode, WeightDecayMode
 from tbe_kernels.variants import AXES, POINTERS, Arguments, Setting
 
 #: Rows of a table, samples of a batch: few enough for any route, and more than an int32 holds.
-ROWS = {"few": 50, "many": 2**31}
+ROWS = {"few": 50, "tiny": 5, "many": 2**31}
 SAMPLES = {"plain": 1000, "variable": 1000, "many": 2**31}
 BAG_LENGTH = 100
 DIVISIBLE = ["tt.divisibility", 16]
@@ -85,6 +85,7 @@ def launches(setting: Setting, target_kind: str) -> list[Launch]:
             weight_decay_mode=WeightDecayMode[decay],
             max_norm=float(bounds_norm),
             gradient_clipping=setting["gradient_clipping"],
+            stochastic_rounding=setting["stochastic_rounding"],
             config=KernelConfig.for_target(target_kind, knobs),
             device="meta",
         )

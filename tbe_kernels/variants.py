@@ -24,12 +24,13 @@ AXES: Mapping[str, tuple[Any, ...]] = {
     "offsets": ("int64", "int32"),
     "lookups": ("SUM", "WEIGHTED", "MEAN", "NONE"),  # the pooling mode; WEIGHTED: SUM with trained per-sample weights
     "bags": ("plain", "variable", "many"),  # many: 2**31
-    "rows": ("few", "many"),
+    "rows": ("few", "tiny", "many"),
     "bounds_check": ("WARNING", "IGNORE", "FATAL", "NONE"),
     "D": (128, 7, 1000, 4096),  # divisible by 16, by nothing, by 4; and a row for several warps
     "optimizer": tuple((kind.name, mode.name) for kind, row in OPTIMIZERS.items() for mode in row.decay_modes),
     "max_norm": (False, True),  # for the optimizers that have it
     "gradient_clipping": (False, True),
+    "stochastic_rounding": (False, True),
     # Knobs that become compile-time constants, or decide which pointers are given.
     "fused_bounds_check": (False, True),
     "accumulate_fp64": (True, False),
@@ -39,9 +40,27 @@ AXES: Mapping[str, tuple[Any, ...]] = {
     "hoist_transpose_to_forward": (False, True),
     "block": (1024, 16),
     "num_warps": (1, 4),
+    "small_table": ("never", "always"),
+    "small_table_bags": (16, 32),
+    "small_table_window": (256, 16),
+    "small_table_warps": (4, 8),
+    "backward_from_counts": (True, False),
+    "from_counts_bags": (64, 16),
 }
 #: Knobs that only move the tile sizes, which the axes "D", "gather_width" and "backward_gather_width" vary.
 TILE_KNOBS = ("min_block_d", "max_block_d", "tile_elements")
+#: Knobs that only say which batches take a route.
+ROUTE_KNOBS = ("small_table_rows", "small_table_columns")
+#: What the small-table routes are launched with: see `forward.small_table.takes_small_table`.
+SMALL_TABLES: Mapping[str, tuple[Any, ...]] = {
+    "weights": ("float16",),
+    "output": ("float32",),
+    "lookups": ("SUM", "MEAN"),
+    "bags": ("plain", "many"),
+    "rows": ("few", "tiny"),
+    "D": (128, 7),
+    "small_table": ("always",),
+}
 #: The axis that every kernel has: whether the pointers of a launch are known to be divisible by 16.
 POINTERS = "pointers"
 #: A space of so many settings is compiled whole, a larger one pairwise.

@@ -21,11 +21,12 @@ import triton.language as tl
 from torch import Tensor
 
 from tbe_kernels.backward.operands import rows_of
-from tbe_kernels.backward.rows import clipped, step_constants, step_row
+from tbe_kernels.backward.rows import STEP_AXES, clipped, step_constants, step_row
 from tbe_kernels.forward.small_table import LEAST_DOT
 from tbe_kernels.observe import took
 from tbe_kernels.spec import PoolingMode, next_power_of_two
 from tbe_kernels.tables import EmbeddingTables
+from tbe_kernels.variants import AXES, SMALL_TABLES, Variants
 
 
 @triton.jit
@@ -91,7 +92,7 @@ def multiply_counts_kernel(
     D = tl.multiple_of(tl.load(D_offsets + 1) - tl.load(D_offsets), ALIGN)
     total = tl.zeros([BLOCK_E, BLOCK_D], dtype=tl.float32)
     is_named = tl.zeros([BLOCK_E], dtype=tl.int32)
-    for group in range(tl.program_id(0) * BAGS, B, tl.num_programs(0) * BAGS):
+    for group in range(tl.program_id(0).to(tl.int64) * BAGS, B, tl.num_programs(0).to(tl.int64) * BAGS):
         bags = (group + tl.arange(0, BAGS)).to(tl.int64)
         counts, grads = load_bags(row_counts, grad_output, bags, max_gradient, B, D, MEAN, BLOCK_E, BLOCK_D, BAGS)
         size = tl.abs(grads)
@@ -146,6 +147,17 @@ def step_named_rows_kernel(
         is_named = tl.maximum(is_named, tl.max(tl.load(named + places, mask=live, other=0), axis=0))
     if is_named > 0:
         step_row(rows, 0, tl.load(rows.key_base) + row, 0, D, grad, RULE, WEIGHT_DECAY, ALIGN, BLOCK_D)
+
+
+VARIANTS = {
+    "multiply_counts_kernel": Variants(
+        axes=(*SMALL_TABLES, "gradient_clipping", "from_counts_bags", "small_table_warps"), only=SMALL_TABLES
+    ),
+    "step_named_rows_kernel": Variants(
+        axes=(*SMALL_TABLES, *(axis for axis in STEP_AXES if axis != "weights"), "backward_gather_width", "num_warps"),
+        only={**SMALL_TABLES, "optimizer": tuple(pair for pair in AXES["optimizer"] if pair[0] != "NONE")},
+    ),
+}
 
 
 def step_from_counts(tables: EmbeddingTables, row_counts: Tensor, grad_output: Tensor) -> None:

@@ -104,7 +104,7 @@ def step_row(
 
 #: What the compiled form of a kernel depends on that sums gradients, and of one that steps.
 GRADIENT_AXES = ("output", "lookups", "bags", "rows", "D", "gradient_clipping", "backward_gather_width", "num_warps")
-STEP_AXES = ("weights", "optimizer", "max_norm")
+STEP_AXES = ("weights", "optimizer", "max_norm", "stochastic_rounding")
 
 
 def step_constants(tables: EmbeddingTables) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from tbe_kernels.forward.bounds_check import BoundsCheck, report_bad
 from tbe_kernels.observe import took
 from tbe_kernels.spec import PoolingMode, next_power_of_two
 from tbe_kernels.tables import EmbeddingTables
+from tbe_kernels.variants import SMALL_TABLES, Variants
 
 #: Least extent of a `tl.dot` operand.
 LEAST_DOT = 16
@@ -74,7 +75,7 @@ def small_table_kernel(
     is_finite = tl.abs(rows) <= LARGEST
     finite = tl.where(is_finite, rows, 0.0).to(tl.float16)
     any_special = tl.min(tl.min(is_finite.to(tl.int32), axis=1), axis=0) == 0
-    for group in range(tl.program_id(0) * BAGS, B, tl.num_programs(0) * BAGS):
+    for group in range(tl.program_id(0).to(tl.int64) * BAGS, B, tl.num_programs(0).to(tl.int64) * BAGS):
         bags = group + lanes
         in_batch = bags < B
         begins = tl.load(offsets + bags, mask=in_batch, other=0).to(tl.int64)
@@ -109,6 +110,19 @@ def small_table_kernel(
             total = tl.div_rn(total, tl.broadcast_to(divisor[:, None], [BAGS, BLOCK_D]))
         out_rows = output + bags[:, None].to(tl.int64) * D + columns[None, :]
         tl.store(out_rows, total, mask=in_batch[:, None] & inside[None, :])
+
+
+VARIANTS = {
+    "small_table_kernel": Variants(
+        axes=(
+            *SMALL_TABLES,
+            *("indices", "offsets", "bounds_check", "fused_bounds_check", "backward_from_counts"),
+            *("small_table_bags", "small_table_window", "small_table_warps"),
+        ),
+        only={**SMALL_TABLES, "bounds_check": ("WARNING", "IGNORE")},
+        atomics=lambda given: given["check"] is not None,
+    )
+}
 
 
 def takes_small_table(tables: EmbeddingTables, batch: Batch) -> bool:
