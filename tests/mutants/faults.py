@@ -287,7 +287,7 @@ FAULTS = (
         "rounding.py",
         "tl.maximum(LEAST - exponent, 0)",
         "2 * tl.maximum(LEAST - exponent, 0)",
-        "backward.short_run",
+        "backward.long_run.ordered",
     ),
     Fault(
         "the largest finite number becomes infinite",
