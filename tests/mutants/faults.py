@@ -302,6 +302,7 @@ FAULTS = (
         "return self.stochastic_rounding and self.weights",
         "return self.weights",
         "backward.short_run",
+        (2, 8, 6),  # a smaller case has other values, which chance may round to nearest
     ),
     # Atomics, workspaces.
     Fault(
