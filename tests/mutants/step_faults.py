@@ -54,7 +54,7 @@ STEP_FAULTS = (
         "rounding.py",
         "tl.maximum(LEAST - exponent, 0)",
         "2 * tl.maximum(LEAST - exponent, 0)",
-        "backward.short_run",
+        "backward.long_run.ordered",
     ),
     Fault(
         "the largest finite number becomes infinite",
@@ -69,5 +69,6 @@ STEP_FAULTS = (
         "return self.stochastic_rounding and self.weights",
         "return self.weights",
         "backward.short_run",
+        (2, 8, 6),  # a smaller case has other values, which chance may round to nearest
     ),
 )
