@@ -26,8 +26,11 @@ AXES: Mapping[str, tuple[Any, ...]] = {
     "bags": ("plain", "variable", "many"),  # many: 2**31
     "rows": ("few", "many"),
     "bounds_check": ("WARNING", "IGNORE", "FATAL", "NONE"),
-    "D": (128, 7, 1000, 4096),  # divisible by 16, by nothing, by 4; and a row for several warps
+    "D": (128, 7, 2052),  # divisible by 16, by nothing, by 4 and for several warps and forward tiles
     "optimizer": tuple((kind.name, mode.name) for kind, row in OPTIMIZERS.items() for mode in row.decay_modes),
+    "stochastic_rounding": (False, True),
+    "gradient_clipping": (False, True),
+    "feature_requires_grad": (False, True),
     # Knobs that become compile-time constants, or decide which pointers are given.
     "fused_bounds_check": (False, True),
     "accumulate_fp64": (True, False),
@@ -36,10 +39,16 @@ AXES: Mapping[str, tuple[Any, ...]] = {
     "long_run_merge": ("atomic", "ordered", "fused"),
     "hoist_transpose_to_forward": (False, True),
     "block": (1024, 16),
-    "num_warps": (1, 4),
+    "num_warps": ("auto", 4),
+    "small_table": ("never", "always"),
+    "small_table_bags": (16, 32),
+    "small_table_window": (256, 4),
+    "small_table_warps": (4, 8),
+    "backward_from_counts": (True, False),
+    "from_counts_bags": (64, 16),
 }
-#: Knobs that only move the tile sizes, which the axes "D", "gather_width" and "backward_gather_width" vary.
-TILE_KNOBS = ("min_block_d", "max_block_d", "tile_elements")
+#: Knobs that only move the tile sizes, which the axes "D" and those of gather widths vary.
+TILE_KNOBS = ("min_block_d", "max_block_d", "tile_elements", "small_table_rows", "small_table_columns")
 #: The axis that every kernel has: whether the pointers of a launch are known to be divisible by 16.
 POINTERS = "pointers"
 #: A space of so many settings is compiled whole, a larger one pairwise.
@@ -61,7 +70,8 @@ class Variants:
     `axes`: names in `AXES`. `only`: the values of an axis with which the kernel is launched, where not all.
     `atomics`: whether a launch with these arguments changes global memory atomically; it must then, and else must not.
     `countdown`: whether an acq_rel atomic tells the last program that it is the last. `gathers`: the pointer whose
-    rows are loaded as a tile `[GATHER, BLOCK_D]`, dotted if it is in a tuple; with aligned pointers by vector loads.
+    rows are loaded as a tile `[height, BLOCK_D]`, dotted if it is in a tuple; with aligned pointers by vector loads.
+    `height`: the constexpr that says how many rows.
 
     Raises ValueError for an axis or value that `AXES` does not have.
     """
@@ -71,6 +81,7 @@ class Variants:
     atomics: Callable[[Arguments], bool] = lambda _: False
     countdown: bool = False
     gathers: str | None = None
+    height: str = "GATHER"
 
     def __post_init__(self) -> None:
         for axis in self.axes:

@@ -22,10 +22,11 @@ from torch import Tensor
 
 from tbe_kernels.backward.operands import rows_of
 from tbe_kernels.backward.rows import clipped, step_constants, step_row
-from tbe_kernels.forward.small_table import LEAST_DOT
+from tbe_kernels.forward.small_table import LEAST_DOT, SMALL_TABLE_ONLY
 from tbe_kernels.observe import took
 from tbe_kernels.spec import PoolingMode, next_power_of_two
 from tbe_kernels.tables import EmbeddingTables
+from tbe_kernels.variants import AXES, Variants
 
 
 @triton.jit
@@ -146,6 +147,22 @@ def step_named_rows_kernel(
         is_named = tl.maximum(is_named, tl.max(tl.load(named + places, mask=live, other=0), axis=0))
     if is_named > 0:
         step_row(rows, 0, tl.load(rows.key_base) + row, 0, D, grad, RULE, WEIGHT_DECAY, ALIGN, BLOCK_D)
+
+
+_ONLY = {**SMALL_TABLE_ONLY, "lookups": ("SUM", "MEAN"), "bags": ("plain", "many")}
+VARIANTS = {
+    "multiply_counts_kernel": Variants(
+        axes=(*_ONLY, "gradient_clipping", "small_table_warps", "from_counts_bags"),
+        only=_ONLY,
+        gathers="grad_output",
+        height="BAGS",
+    ),
+    "step_named_rows_kernel": Variants(
+        axes=(*SMALL_TABLE_ONLY, "optimizer", "stochastic_rounding", "backward_gather_width", "num_warps"),
+        # The optimizer NONE steps nothing, and counts could not leave its gradients.
+        only={**SMALL_TABLE_ONLY, "optimizer": tuple(o for o in AXES["optimizer"] if o[0] != "NONE")},
+    ),
+}
 
 
 def step_from_counts(tables: EmbeddingTables, row_counts: Tensor, grad_output: Tensor) -> None:

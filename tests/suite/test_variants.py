@@ -15,8 +15,9 @@ from tbe_kernels.variants import AXES, SMALL, TILE_KNOBS, Variants, pairwise
 
 #: The module's arguments by what they do to compiled code. A new one needs an axis, or a reason.
 ON_AXES = {"embedding_specs", "pooling_mode", "weights_precision", "output_dtype", "bounds_check_mode", "optimizer"}
-ON_AXES |= {"weight_decay_mode", "config"}
-NUMBERS_ON_THE_DEVICE = {"learning_rate", "eps", "weight_decay"}
+ON_AXES |= {"weight_decay_mode", "config", "stochastic_rounding", "gradient_clipping"}
+NUMBERS = {"learning_rate", "eps", "weight_decay", "beta1", "beta2", "eta", "momentum", "max_norm", "rounding_seed"}
+NUMBERS |= {"max_gradient"}
 NOT_SEEN_BY_KERNELS = {"self", "device", "feature_table_map"}
 
 
@@ -48,7 +49,7 @@ def test_settings_keep_to_the_values_that_launch_the_kernel() -> None:
 
 def test_all_that_a_user_can_choose_is_on_an_axis() -> None:
     arguments = inspect.signature(TableBatchedEmbeddingBags.__init__).parameters.keys()
-    assert arguments == ON_AXES | NUMBERS_ON_THE_DEVICE | NOT_SEEN_BY_KERNELS
+    assert arguments == ON_AXES | NUMBERS | NOT_SEEN_BY_KERNELS
     assert {knob for knob, menu in MENUS.items() if menu is not None} - {*TILE_KNOBS} <= AXES.keys()
     assert {name for name, _ in AXES["optimizer"]} == {kind.name for kind in OPTIMIZERS}
     for axis in AXES.keys() & MENUS.keys():
