@@ -51,8 +51,12 @@ AXES: Mapping[str, tuple[Any, ...]] = {
 TILE_KNOBS = ("min_block_d", "max_block_d", "tile_elements", "small_table_rows", "small_table_columns")
 #: The axis that every kernel has: whether the pointers of a launch are known to be divisible by 16.
 POINTERS = "pointers"
-#: A space of so many settings is compiled whole, a larger one pairwise.
+#: What the gate compiles for.
+TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950")
+#: A space of so many settings is compiled whole for every target, a larger one pairwise. Where that makes more than
+#: MANY settings, the target is one of the values that meet in pairs.
 SMALL = 16
+MANY = 24
 
 #: A value that no pair has asked for yet.
 _GAP = object()
@@ -103,10 +107,17 @@ class Variants:
         """The usual value of every axis, of those with which the kernel is launched."""
         return {axis: menu[0] for axis, menu in AXES.items()} | {axis: menu[0] for axis, menu in self.menus().items()}
 
-    def settings(self) -> list[Setting]:
-        """Every setting of a small space, of a large one enough that any two values of two axes meet."""
+    def settings(self, target: str) -> list[Setting]:
+        """What to compile for one of `TARGETS`: every setting of a small space, of a large one enough that any two
+        values of two axes meet, of a very large one enough that they meet for some target, and each with each target.
+        """
         menus = self.menus()
-        rows = itertools.product(*menus.values()) if self.space() <= SMALL else pairwise(list(menus.values()))
+        if self.space() <= SMALL:
+            rows = list(itertools.product(*menus.values()))
+        else:
+            rows = pairwise(list(menus.values()))
+        if len(rows) > MANY:
+            rows = [row[1:] for row in pairwise([TARGETS, *menus.values()]) if row[0] == target]
         return [{**self.usual(), **dict(zip(menus, row, strict=True))} for row in rows]
 
     def describe(self, setting: Setting) -> str:
