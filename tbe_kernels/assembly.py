@@ -105,12 +105,13 @@ def amd_countdown(assembly: str, num_warps: int) -> list[str]:
 
 def narrow_products(ttir: str) -> list[str]:
     """32-bit products of two numbers that are known at run time only, as `row * D` must never be; and where a count is
-    a 64-bit argument, those of a program's number and a block.
+    a 64-bit argument and each program has one block, that of its number and the block.
 
-    Harmless, and not reported: `(x // y) * y`, and a program's number, or the number of programs, times a knob.
+    Harmless, and not reported: `(x // y) * y`, and a program's number, or the number of programs, times a knob. A
+    kernel that asks for the number of programs walks further blocks itself, so there are as few as a knob says.
     """
     definitions = dict(_definitions(ttir))
-    large = re.search(r"\btt\.func\b.*%[\w.]+: i64\b", ttir) is not None
+    large = re.search(r"\btt\.func\b.*%[\w.]+: i64\b", ttir) is not None and "tt.get_num_programs" not in ttir
     found = []
     for operation in definitions.values():
         if not re.match(r"arith\.muli .*: (?:tensor<[\dx]+x)?i32>?$", operation):
@@ -161,11 +162,11 @@ def ptx_vectors(ptx: str) -> list[int]:
     return [int(count) * int(bits) // 8 for line in lines(ptx) for count, bits in PTX_VECTOR.findall(line)]
 
 
-def gathered_bytes(arguments: Arguments, pointer: str, lanes: int) -> int:
-    """How many bytes one load of a lane can bring, of a tile `[GATHER, BLOCK_D]` of aligned rows."""
+def gathered_bytes(arguments: Arguments, pointer: str, height: str, lanes: int) -> int:
+    """How many bytes one load of a lane can bring, of a tile `[height, BLOCK_D]` of aligned rows."""
     name, _, field = pointer.partition(".")
     tensor: Any = getattr(arguments[name], field) if field else arguments[name]
-    elements = arguments["GATHER"] * arguments["BLOCK_D"] // lanes
+    elements = arguments[height] * arguments["BLOCK_D"] // lanes
     return min(WIDEST, min(arguments["ALIGN"], elements) * tensor.element_size())
 
 
@@ -187,7 +188,8 @@ def findings(
         wrong += ptx_countdown(assembly, num_warps) if is_ptx else amd_countdown(assembly, num_warps)
     if is_ptx and not aligned and ptx_vectors(assembly):
         wrong.append(f"unaligned pointers, and a vector access of {max(ptx_vectors(assembly))} bytes")
-    if aligned and variants.gathers and gathered_bytes(arguments, variants.gathers, lanes * num_warps) == WIDEST:
+    pointer, height = variants.gathers, variants.height
+    if aligned and pointer and gathered_bytes(arguments, pointer, height, lanes * num_warps) == WIDEST:
         widest = max(ptx_vectors(assembly), default=0) if is_ptx else WIDEST * bool(AMD_VECTOR.search(assembly))
         if widest < WIDEST:
             wrong.append(f"aligned rows, but no load of {WIDEST} bytes; the widest vector has {widest}")

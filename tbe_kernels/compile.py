@@ -9,7 +9,6 @@ a variable that changes its type over an `if`, and any address that happens to f
 from __future__ import annotations
 
 import argparse
-import functools
 import multiprocessing
 import os
 import sys
@@ -81,11 +80,10 @@ def registry_failures(names: list[str]) -> list[str]:
     return wrong
 
 
-@functools.cache
-def forms_of(name: str, target: GPUTarget) -> list[tuple[Setting, Form]]:
+def forms_of(name: str, target: str) -> list[tuple[Setting, Form]]:
     """The forms of a kernel for one target, each with a setting that leads to it."""
     kernel = kernels()[name]
-    return list(forms(kernel, variants_of(kernel).settings(), target).values())
+    return list(forms(kernel, variants_of(kernel).settings(target), TARGETS[target]).values())
 
 
 def check_kernel(name: str, target_name: str) -> Result:
@@ -93,7 +91,7 @@ def check_kernel(name: str, target_name: str) -> Result:
     begin, target, result = time.perf_counter(), TARGETS[target_name], Result(name, target_name)
     used: list[Resources] = []
     try:
-        variants, found = variants_of(kernels()[name]), forms_of(name, target)
+        variants, found = variants_of(kernels()[name]), forms_of(name, target_name)
     except Exception as error:
         found = []
         result.failures.append(f"{name}, {target_name}: {_message(error)}")
@@ -174,8 +172,11 @@ def _results(names: list[str], targets: list[str], jobs: int) -> Any:
 
 def _list(name: str) -> None:
     variants = variants_of(kernels()[name])
-    settings = variants.settings()
     space = variants.space()
-    print(f"{name}: {len(settings)} of {space} settings{'' if len(settings) == space else ', pairwise'}")
-    for setting in settings:
-        print(f"  {variants.describe(setting)}")
+    targets_of: dict[str, list[str]] = {}
+    for target in TARGETS:
+        for setting in variants.settings(target):
+            targets_of.setdefault(variants.describe(setting), []).append(target)
+    print(f"{name}: {len(targets_of)} of {space} settings{'' if len(targets_of) == space else ', pairwise'}")
+    for described, targets in targets_of.items():
+        print(f"  {described}: {'every target' if len(targets) == len(TARGETS) else ', '.join(targets)}")

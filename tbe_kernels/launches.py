@@ -98,6 +98,7 @@ def launches(setting: Setting, target_kind: str) -> list[Launch]:
                 torch.empty(B + 1, dtype=getattr(torch, setting["offsets"]), device="meta"),
                 psw,
                 [[B // 2, B - B // 2]] if setting["bags"] == "variable" else None,
+                torch.ones(1, dtype=torch.int32, device="meta") if setting["feature_requires_grad"] else None,
             )
         except NotImplementedError:  # the one result that is read back: that of a FATAL bounds check
             if setting["bounds_check"] != "FATAL":
@@ -134,18 +135,17 @@ def form_of(launch: Launch, target: GPUTarget, pointers: str) -> Form:
     bound, specialization, options = bind(*launch.args, **launch.kwargs, enable_fp_fusion=FP_FUSION)
     _, signature, constexprs, attributes = kernel._pack_args(backend, dict(options), bound, specialization, options)
     for parameter, value in zip(kernel.params, bound.values(), strict=True):
-        if _has_integer(value) and not parameter.is_constexpr and not parameter.do_not_specialize:
+        if (
+            isinstance(value, int)
+            and not isinstance(value, bool)
+            and not parameter.is_constexpr
+            and not parameter.do_not_specialize
+        ):
             raise ValueError(f"{kernel.__name__}: {parameter.name} is a run-time integer outside do_not_specialize")
     if pointers == "unaligned":
         attributes = {place: [a for a in found if a != DIVISIBLE] for place, found in attributes.items()}
     attributes = {place: found for place, found in attributes.items() if found}
     return Form(kernel, signature, constexprs, attributes, options, bound)
-
-
-def _has_integer(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return any(map(_has_integer, value))
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def forms(kernel: Any, settings: list[Setting], target: GPUTarget) -> dict[str, tuple[Setting, Form]]:

@@ -26,11 +26,12 @@ AXES: Mapping[str, tuple[Any, ...]] = {
     "bags": ("plain", "variable", "many"),  # many: 2**31
     "rows": ("few", "tiny", "many"),
     "bounds_check": ("WARNING", "IGNORE", "FATAL", "NONE"),
-    "D": (128, 7, 1000, 4096),  # divisible by 16, by nothing, by 4; and a row for several warps
+    "D": (128, 7, 2052),  # divisible by 16, by nothing, by 4 and for several warps and forward tiles
     "optimizer": tuple((kind.name, mode.name) for kind, row in OPTIMIZERS.items() for mode in row.decay_modes),
+    "stochastic_rounding": (False, True),
     "max_norm": (False, True),  # for the optimizers that have it
     "gradient_clipping": (False, True),
-    "stochastic_rounding": (False, True),
+    "feature_requires_grad": (False, True),
     # Knobs that become compile-time constants, or decide which pointers are given.
     "fused_bounds_check": (False, True),
     "accumulate_fp64": (True, False),
@@ -39,32 +40,24 @@ AXES: Mapping[str, tuple[Any, ...]] = {
     "long_run_merge": ("atomic", "ordered", "fused"),
     "hoist_transpose_to_forward": (False, True),
     "block": (1024, 16),
-    "num_warps": (1, 4),
+    "num_warps": ("auto", 4),
     "small_table": ("never", "always"),
     "small_table_bags": (16, 32),
-    "small_table_window": (256, 16),
+    "small_table_window": (256, 4),
     "small_table_warps": (4, 8),
     "backward_from_counts": (True, False),
     "from_counts_bags": (64, 16),
 }
-#: Knobs that only move the tile sizes, which the axes "D", "gather_width" and "backward_gather_width" vary.
-TILE_KNOBS = ("min_block_d", "max_block_d", "tile_elements")
-#: Knobs that only say which batches take a route.
-ROUTE_KNOBS = ("small_table_rows", "small_table_columns")
-#: What the small-table routes are launched with: see `forward.small_table.takes_small_table`.
-SMALL_TABLES: Mapping[str, tuple[Any, ...]] = {
-    "weights": ("float16",),
-    "output": ("float32",),
-    "lookups": ("SUM", "MEAN"),
-    "bags": ("plain", "many"),
-    "rows": ("few", "tiny"),
-    "D": (128, 7),
-    "small_table": ("always",),
-}
+#: Knobs that only move the tile sizes, which the axes "D" and those of gather widths vary.
+TILE_KNOBS = ("min_block_d", "max_block_d", "tile_elements", "small_table_rows", "small_table_columns")
 #: The axis that every kernel has: whether the pointers of a launch are known to be divisible by 16.
 POINTERS = "pointers"
-#: A space of so many settings is compiled whole, a larger one pairwise.
+#: What the gate compiles for.
+TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950")
+#: A space of so many settings is compiled whole for every target, a larger one pairwise. Where that makes more than
+#: MANY settings, the target is one of the values that meet in pairs.
 SMALL = 16
+MANY = 24
 
 #: A value that no pair has asked for yet.
 _GAP = object()
@@ -82,7 +75,8 @@ class Variants:
     `axes`: names in `AXES`. `only`: the values of an axis with which the kernel is launched, where not all.
     `atomics`: whether a launch with these arguments changes global memory atomically; it must then, and else must not.
     `countdown`: whether an acq_rel atomic tells the last program that it is the last. `gathers`: the pointer whose
-    rows are loaded as a tile `[GATHER, BLOCK_D]`, dotted if it is in a tuple; with aligned pointers by vector loads.
+    rows are loaded as a tile `[height, BLOCK_D]`, dotted if it is in a tuple; with aligned pointers by vector loads.
+    `height`: the constexpr that says how many rows.
 
     Raises ValueError for an axis or value that `AXES` does not have.
     """
@@ -92,6 +86,7 @@ class Variants:
     atomics: Callable[[Arguments], bool] = lambda _: False
     countdown: bool = False
     gathers: str | None = None
+    height: str = "GATHER"
 
     def __post_init__(self) -> None:
         for axis in self.axes:
@@ -113,10 +108,17 @@ class Variants:
         """The usual value of every axis, of those with which the kernel is launched."""
         return {axis: menu[0] for axis, menu in AXES.items()} | {axis: menu[0] for axis, menu in self.menus().items()}
 
-    def settings(self) -> list[Setting]:
-        """Every setting of a small space, of a large one enough that any two values of two axes meet."""
+    def settings(self, target: str) -> list[Setting]:
+        """What to compile for one of `TARGETS`: every setting of a small space, of a large one enough that any two
+        values of two axes meet, of a very large one enough that they meet for some target, and each with each target.
+        """
         menus = self.menus()
-        rows = itertools.product(*menus.values()) if self.space() <= SMALL else pairwise(list(menus.values()))
+        if self.space() <= SMALL:
+            rows = list(itertools.product(*menus.values()))
+        else:
+            rows = pairwise(list(menus.values()))
+        if len(rows) > MANY:
+            rows = [row[1:] for row in pairwise([TARGETS, *menus.values()]) if row[0] == target]
         return [{**self.usual(), **dict(zip(menus, row, strict=True))} for row in rows]
 
     def describe(self, setting: Setting) -> str:

@@ -21,12 +21,12 @@ import triton.language as tl
 from torch import Tensor
 
 from tbe_kernels.backward.operands import rows_of
-from tbe_kernels.backward.rows import STEP_AXES, clipped, step_constants, step_row
-from tbe_kernels.forward.small_table import LEAST_DOT
+from tbe_kernels.backward.rows import clipped, step_constants, step_row
+from tbe_kernels.forward.small_table import LEAST_DOT, SMALL_TABLE_ONLY
 from tbe_kernels.observe import took
 from tbe_kernels.spec import PoolingMode, next_power_of_two
 from tbe_kernels.tables import EmbeddingTables
-from tbe_kernels.variants import AXES, SMALL_TABLES, Variants
+from tbe_kernels.variants import AXES, Variants
 
 
 @triton.jit
@@ -149,13 +149,18 @@ def step_named_rows_kernel(
         step_row(rows, 0, tl.load(rows.key_base) + row, 0, D, grad, RULE, WEIGHT_DECAY, ALIGN, BLOCK_D)
 
 
+_ONLY = {**SMALL_TABLE_ONLY, "lookups": ("SUM", "MEAN"), "bags": ("plain", "many")}
 VARIANTS = {
     "multiply_counts_kernel": Variants(
-        axes=(*SMALL_TABLES, "gradient_clipping", "from_counts_bags", "small_table_warps"), only=SMALL_TABLES
+        axes=(*_ONLY, "gradient_clipping", "small_table_warps", "from_counts_bags"),
+        only=_ONLY,
+        gathers="grad_output",
+        height="BAGS",
     ),
     "step_named_rows_kernel": Variants(
-        axes=(*SMALL_TABLES, *(axis for axis in STEP_AXES if axis != "weights"), "backward_gather_width", "num_warps"),
-        only={**SMALL_TABLES, "optimizer": tuple(pair for pair in AXES["optimizer"] if pair[0] != "NONE")},
+        axes=(*SMALL_TABLE_ONLY, "optimizer", "max_norm", "stochastic_rounding", "backward_gather_width", "num_warps"),
+        # The optimizer NONE steps nothing, and counts could not leave its gradients.
+        only={**SMALL_TABLE_ONLY, "optimizer": tuple(o for o in AXES["optimizer"] if o[0] != "NONE")},
     ),
 }
 

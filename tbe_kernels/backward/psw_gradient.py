@@ -77,7 +77,8 @@ VARIANTS = {
     "psw_gradient_kernel": Variants(
         axes=(
             *("weights", "output", "indices", "offsets", "lookups", "bags", "fused_bounds_check"),
-            *("D", "gradient_clipping", "gather_width", "num_warps", "accumulate_fp64"),
+            *("gradient_clipping", "feature_requires_grad"),
+            *("D", "gather_width", "num_warps", "accumulate_fp64"),
         ),
         only={"lookups": ("WEIGHTED",)},
         gathers="weights",

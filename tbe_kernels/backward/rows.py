@@ -103,7 +103,7 @@ def step_row(
 
 
 #: What the compiled form of a kernel depends on that sums gradients, and of one that steps.
-GRADIENT_AXES = ("output", "lookups", "bags", "rows", "D", "gradient_clipping", "backward_gather_width", "num_warps")
+GRADIENT_AXES = ("output", "lookups", "bags", "rows", "D", "backward_gather_width", "num_warps", "gradient_clipping")
 STEP_AXES = ("weights", "optimizer", "max_norm", "stochastic_rounding")
 
 

@@ -22,7 +22,7 @@ from tbe_kernels.forward.bounds_check import BoundsCheck, report_bad
 from tbe_kernels.observe import took
 from tbe_kernels.spec import PoolingMode, next_power_of_two
 from tbe_kernels.tables import EmbeddingTables
-from tbe_kernels.variants import SMALL_TABLES, Variants
+from tbe_kernels.variants import Variants
 
 #: Least extent of a `tl.dot` operand.
 LEAST_DOT = 16
@@ -112,15 +112,30 @@ def small_table_kernel(
         tl.store(out_rows, total, mask=in_batch[:, None] & inside[None, :])
 
 
+#: The settings that lead to a small table, for the kernels of this route.
+SMALL_TABLE_ONLY = {
+    "weights": ("float16",),
+    "output": ("float32",),
+    "rows": ("few", "tiny"),
+    "small_table": ("always",),
+    "D": (128, 7),
+}
 VARIANTS = {
     "small_table_kernel": Variants(
         axes=(
-            *SMALL_TABLES,
-            *("indices", "offsets", "bounds_check", "fused_bounds_check", "backward_from_counts"),
-            *("small_table_bags", "small_table_window", "small_table_warps"),
+            *SMALL_TABLE_ONLY,
+            *("indices", "offsets", "lookups", "bags", "bounds_check", "fused_bounds_check"),
+            *("small_table_bags", "small_table_window", "small_table_warps", "backward_from_counts"),
         ),
-        only={**SMALL_TABLES, "bounds_check": ("WARNING", "IGNORE")},
+        only={
+            **SMALL_TABLE_ONLY,
+            "lookups": ("SUM", "MEAN"),
+            "bags": ("plain", "many"),
+            "bounds_check": ("WARNING", "IGNORE"),
+        },
         atomics=lambda given: given["check"] is not None,
+        gathers="weights",
+        height="BLOCK_E",
     )
 }
 

@@ -169,6 +169,8 @@ def test_products_that_cannot_overflow_are_accepted() -> None:
 def test_a_program_number_times_a_block_is_refused_where_counts_are_64_bit() -> None:
     assert len(narrow_products(product("%pid, %c128_i32", "i32", scalar="i64"))) == 1
     assert narrow_products(product("%pid, %c128_i32", "i64", scalar="i64")) == []
+    walks = "%programs = tt.get_num_programs x : i32 loc(#loc)"
+    assert narrow_products(product("%pid, %c128_i32", "i32", scalar="i64", before=walks)) == []
 
 
 def test_addresses_in_32_bit_registers_are_refused() -> None:
@@ -195,12 +197,12 @@ def tile(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_widest_load_follows_from_the_tile() -> None:
-    assert gathered_bytes(tile(), "weights", 32) == 16
-    assert gathered_bytes(tile(ALIGN=1), "weights", 32) == 4
-    assert gathered_bytes(tile(ALIGN=4, weights=torch.empty(4, dtype=torch.float16)), "weights", 32) == 8
-    assert gathered_bytes(tile(GATHER=1, BLOCK_D=16), "weights", 32) == 0
+    assert gathered_bytes(tile(), "weights", "GATHER", 32) == 16
+    assert gathered_bytes(tile(ALIGN=1), "weights", "GATHER", 32) == 4
+    assert gathered_bytes(tile(ALIGN=4, weights=torch.empty(4, dtype=torch.float16)), "weights", "GATHER", 32) == 8
+    assert gathered_bytes(tile(GATHER=1, BLOCK_D=16), "weights", "GATHER", 32) == 0
     lookups = SimpleNamespace(grad_output=torch.empty(4, dtype=torch.float16))
-    assert gathered_bytes(tile(lookups=lookups, GATHER=1), "lookups.grad_output", 32) == 8
+    assert gathered_bytes(tile(lookups=lookups, GATHER=1), "lookups.grad_output", "GATHER", 32) == 8
 
 
 VECTOR = "@%p20 ld.global.v4.b32 { %r30, %r31, %r32, %r33 }, [ %rd39 + 0 ];"

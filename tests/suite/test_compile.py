@@ -223,4 +223,4 @@ def test_the_list_names_every_setting(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert "check_offsets_kernel: 16 of 16 settings\n" in ran.stdout
     assert "settings, pairwise" in ran.stdout
-    assert "offsets=int32, bags=many, bounds_check=WARNING, block=16, pointers=unaligned" in ran.stdout
+    assert "offsets=int32, bags=many, bounds_check=WARNING, block=16, pointers=unaligned: every target\n" in ran.stdout

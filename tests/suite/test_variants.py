@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from tbe_kernels import TableBatchedEmbeddingBags
 from tbe_kernels.config import MENUS
 from tbe_kernels.optimizers import OPTIMIZERS
-from tbe_kernels.variants import AXES, ROUTE_KNOBS, SMALL, TILE_KNOBS, Variants, pairwise
+from tbe_kernels.variants import AXES, POINTERS, SMALL, TARGETS, TILE_KNOBS, Variants, pairwise
 
 #: The module's arguments by what they do to compiled code. A new one needs an axis, or a reason.
 ON_AXES = {"embedding_specs", "pooling_mode", "weights_precision", "output_dtype", "bounds_check_mode", "optimizer"}
-ON_AXES |= {"weight_decay_mode", "config", "max_norm", "gradient_clipping", "stochastic_rounding"}
-NUMBERS_ON_THE_DEVICE = {"learning_rate", "eps", "weight_decay", "beta1", "beta2", "eta", "momentum", "rounding_seed"}
-FLOAT_ARGUMENTS = {"max_gradient"}
+ON_AXES |= {"weight_decay_mode", "config", "max_norm", "stochastic_rounding", "gradient_clipping"}
+NUMBERS = {"learning_rate", "eps", "weight_decay", "beta1", "beta2", "eta", "momentum", "rounding_seed"}
+NUMBERS |= {"max_gradient"}
 NOT_SEEN_BY_KERNELS = {"self", "device", "feature_table_map"}
 
 
@@ -36,21 +36,32 @@ def test_pairwise_is_much_less_than_all() -> None:
 
 def test_a_small_space_is_taken_whole() -> None:
     small = Variants(axes=("offsets", "block"))
-    assert len(small.settings()) == small.space() == 8 <= SMALL
+    assert len(small.settings("sm_80")) == small.space() == 8 <= SMALL
     large = Variants(axes=("weights", "output", "indices", "offsets"))
-    assert len(large.settings()) < large.space()
+    assert len(large.settings("sm_80")) < large.space()
+
+
+def test_the_target_is_an_axis_of_a_very_large_space() -> None:
+    axes = ("optimizer", "D", "weights", "stochastic_rounding", POINTERS)
+    variants = Variants(axes=axes[:-1])
+    settings = {target: variants.settings(target) for target in TARGETS}
+    for one, other in itertools.combinations(axes, 2):
+        met = {(setting[one], setting[other]) for each in settings.values() for setting in each}
+        assert met == set(itertools.product(variants.menus()[one], variants.menus()[other]))
+    for target, axis in itertools.product(TARGETS, axes):
+        assert {setting[axis] for setting in settings[target]} == set(variants.menus()[axis])
 
 
 def test_settings_keep_to_the_values_that_launch_the_kernel() -> None:
     variants = Variants(axes=("lookups", "weights", "output"), only={"lookups": ("MEAN",)})
-    assert {setting["lookups"] for setting in variants.settings()} == {"MEAN"}
-    assert {setting["D"] for setting in variants.settings()} == {AXES["D"][0]}
+    assert {setting["lookups"] for setting in variants.settings("sm_90")} == {"MEAN"}
+    assert {setting["D"] for setting in variants.settings("sm_90")} == {AXES["D"][0]}
 
 
 def test_all_that_a_user_can_choose_is_on_an_axis() -> None:
     arguments = inspect.signature(TableBatchedEmbeddingBags.__init__).parameters.keys()
-    assert arguments == ON_AXES | NUMBERS_ON_THE_DEVICE | FLOAT_ARGUMENTS | NOT_SEEN_BY_KERNELS
-    assert {knob for knob, menu in MENUS.items() if menu is not None} - {*TILE_KNOBS, *ROUTE_KNOBS} <= AXES.keys()
+    assert arguments == ON_AXES | NUMBERS | NOT_SEEN_BY_KERNELS
+    assert {knob for knob, menu in MENUS.items() if menu is not None} - {*TILE_KNOBS} <= AXES.keys()
     assert {name for name, _ in AXES["optimizer"]} == {kind.name for kind in OPTIMIZERS}
     for axis in AXES.keys() & MENUS.keys():
         assert set(AXES[axis]) <= set(MENUS[axis] or ())
