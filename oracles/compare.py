@@ -30,12 +30,13 @@ class Difference:
 class Finding:
     """Everything that is wrong with one result: a headline, and the first few elements.
 
-    `raised`: the type of the exception that ended the run, or "".
+    `raised`: the type of the exception that ended the run, or "". `guard`: which guard of the interpreter saw it.
     """
 
     headline: str
     differences: tuple[Difference, ...] = ()
     raised: str = ""
+    guard: str = ""
 
 
 @dataclass

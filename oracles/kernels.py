@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -47,10 +48,15 @@ MOST_PIECES = 32
 
 
 class TbeKernels:
-    """The Triton kernels of this project: the package itself, or a copy of it with a fault planted."""
+    """The Triton kernels of this project: the package itself, or a copy of it with a fault planted.
 
-    def __init__(self, package: ModuleType = tbe_kernels) -> None:
-        self.package = package
+    `watch`: what else watches the interpreter while a case runs, such as `oracles.interpreter.races.watching`.
+    """
+
+    def __init__(
+        self, package: ModuleType = tbe_kernels, watch: Callable[[], AbstractContextManager[Any]] = nullcontext
+    ) -> None:
+        self.package, self.watch = package, watch
         self.name = package.__name__
 
     def supports(self, case: Case) -> str | None:
@@ -74,7 +80,7 @@ class TbeKernels:
 
         guard = GuardZones()
         # The interpreter computes in numpy, which warns of the infinities and NaNs that a case may hold.
-        with guard, self.package.observe.observing(count), np.errstate(all="ignore"):
+        with guard, self.package.observe.observing(count), np.errstate(all="ignore"), self.watch():
             run = Run(self.package, case, routing, device)
             run.go(trace)
         trace.damage += guard.damage()

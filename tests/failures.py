@@ -32,5 +32,5 @@ def shrink_and_report(verdict: Verdict, implementation: Implementation, device: 
 
 
 def _kind(verdict: Verdict) -> str:
-    """An exception's type, or "" for a wrong result: shrinking must not slip from one kind of failure to another."""
-    return verdict.findings[0].raised
+    """An exception's type, a guard's name, or "" for a wrong result: shrinking must not slip from one to another."""
+    return verdict.findings[0].raised or verdict.findings[0].guard
