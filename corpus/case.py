@@ -121,7 +121,8 @@ class Case(_Terse):
     """A tiny training run: tables, features, batches, and in which order their forwards and backwards happen.
 
     `order`: batch numbers; the first mention is that batch's forward, the second its backward. `routing`: the knobs of
-    the implementation under test; what it does not name has its default.
+    the implementation under test; what it does not name has its default. `schedule`: where races are hunted, how the
+    interpreter interleaves the programs of a launch (`oracles.interpreter.schedules`); a GPU takes no notice.
     """
 
     tables: tuple[Table, ...]
@@ -137,6 +138,7 @@ class Case(_Terse):
     bounds_check_mode: str = "WARNING"
     values: Values = Values()
     routing: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    schedule: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for problem in _problems(self):
@@ -224,6 +226,8 @@ def _problems(case: Case) -> Iterator[str]:
                 f"batches[{k}].batch_size_per_feature_per_rank: expected {samples} samples in all, "
                 f"over as many ranks each, got {ranks}"
             )
+    if any(choice < 0 for choice in case.schedule):
+        yield f"schedule: expected choices from 0 up, got {case.schedule}"
     for k in set(case.order):
         if not 0 <= k < len(case.batches) or case.order.count(k) > 2:
             yield f"order: batch {k} does not exist, or is mentioned more than twice: {case.order}"

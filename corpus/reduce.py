@@ -310,6 +310,18 @@ def _plainer_routing(case: Case) -> Candidates:
                     yield _changed(case, routing={**case.routing, knob: smaller})
 
 
+def _shorter_schedule(case: Case) -> Candidates:
+    """Fewer choices, more of them 0, smaller ones."""
+    choices = case.schedule
+    yield _changed(case, schedule=())
+    yield _changed(case, schedule=choices[: len(choices) // 2])
+    for place in reversed(range(len(choices))):
+        yield _changed(case, schedule=_without(choices, place))
+    for place, choice in enumerate(choices):
+        for smaller in range(min(choice, 3)):
+            yield _changed(case, schedule=_with(choices, place, smaller))
+
+
 #: In this order, and again from the start while anything got smaller.
 PASSES = (
     _fewer_batches,
@@ -320,6 +332,7 @@ PASSES = (
     _simpler_edits,
     _fewer_lookups,
     _shorter_repeats,
+    _shorter_schedule,
     _plainer_axes,
     _closer_ids,
     _smaller_tables,

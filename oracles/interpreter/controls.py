@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from oracles.interpreter import races
+from oracles.interpreter import launch, races, schedules
 from oracles.interpreter.findings import GuardError
 
 
@@ -177,3 +177,28 @@ def verify() -> None:
     wrong = failures(BOUNDS, nullcontext) + failures(RACES, races.watching)
     if wrong:
         raise RuntimeError(f"Triton {triton.__version__} disarms guards of the interpreter: " + "; ".join(wrong))
+
+
+#: (what, whether a wrong result has to show, the run): a relaxed countdown and its kin under `SCHEDULES`.
+COUNTDOWNS: tuple[tuple[str, bool, Callable[[], None]], ...] = (
+    ("a countdown", False, _countdown),
+    ("a relaxed countdown", True, lambda: _countdown("relaxed")),
+    ("a countdown that releases nothing", True, lambda: _countdown("acquire")),
+    ("a countdown that acquires nothing", True, lambda: _countdown("release")),
+    ("a countdown without a barrier before it", True, lambda: _countdown(before=False)),
+    ("a countdown without a barrier behind it", True, lambda: _countdown(after=False)),
+)
+SCHEDULES = 40
+
+
+def verify_schedules() -> None:
+    """Raise RuntimeError unless the faults of a countdown show under some schedule, and the right one under none."""
+    wrong = []
+    for what, faulty, run in COUNTDOWNS:
+        explorer = schedules.Explorer(schedules.schedules(1, SCHEDULES))
+        with launch.watched_by(explorer):
+            run()
+        if (explorer.exploration.failing is not None) != faulty:
+            wrong.append(f"{what} gave the right result under each schedule" if faulty else f"{what} did not")
+    if wrong:
+        raise RuntimeError(f"Triton {triton.__version__} disarms the schedules: " + "; ".join(wrong))

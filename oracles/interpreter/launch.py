@@ -90,18 +90,21 @@ def kernel_line() -> tuple[str, int]:
 
 
 class Watcher(Protocol):
-    """Sees, and may change, what the programs of a launch do. `plain` does what would be done without it."""
+    """Sees, and may change, what the programs of a launch do. `mask`: the lanes of an access, in its shape.
+
+    `plain()` loads them as would be done without a watcher; `plain(lanes)` stores to, or updates, some of them.
+    """
 
     def run(self, launch: Launch, programs: list[Callable[[], None]]) -> None:
         """Run every program of a launch."""
 
-    def load(self, ptrs: Any, mask: np.ndarray | None, plain: Callable[[], Any]) -> Any:
-        """A load of the lanes in `mask` (None: all)."""
+    def load(self, ptrs: Any, mask: np.ndarray, plain: Callable[[], Any]) -> Any:
+        """A load."""
 
-    def store(self, ptrs: Any, value: Any, mask: np.ndarray | None, plain: Callable[[], Any]) -> Any:
+    def store(self, ptrs: Any, mask: np.ndarray, plain: Callable[[np.ndarray], Any]) -> Any:
         """A plain store."""
 
-    def atomic(self, ptrs: Any, mask: np.ndarray | None, sem: str, add: bool, plain: Callable[[], Any]) -> Any:
+    def atomic(self, ptrs: Any, mask: np.ndarray, sem: str, add: bool, plain: Callable[[np.ndarray], Any]) -> Any:
         """An atomic; `sem` as in Triton, or "cta" where other programs need not see it; `add`: nothing but adds."""
 
     def barrier(self) -> None:

@@ -72,11 +72,9 @@ def _hook_loads(builder: Any) -> None:
     plain_load = builder.create_masked_load
 
     def load(ptrs: Any, *rest: Any) -> Any:
-        check("load", ptrs, None)
         element, shape = ptrs.get_element_ty(), ptrs.data.shape
         other = _zeros(shape, element, interpreter._get_np_dtype(element))
-        plain = functools.partial(plain_load, ptrs, _all_lanes(shape), other, *rest)
-        return plain() if launch.watcher is None else launch.watcher.load(ptrs, None, plain)
+        return masked_load(ptrs, _all_lanes(shape), other, *rest)
 
     def masked_load(ptrs: Any, mask: Any, *rest: Any) -> Any:
         check("load", ptrs, mask.data)
@@ -91,14 +89,13 @@ def _hook_stores(builder: Any) -> None:
     plain_store = builder.create_masked_store
 
     def store(ptrs: Any, value: Any, *rest: Any) -> Any:
-        check("store", ptrs, None)
-        plain = functools.partial(plain_store, ptrs, value, _all_lanes(ptrs.data.shape), *rest)
-        return plain() if launch.watcher is None else launch.watcher.store(ptrs, value, None, plain)
+        return masked_store(ptrs, value, _all_lanes(ptrs.data.shape), *rest)
 
     def masked_store(ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
         check("store", ptrs, mask.data)
-        plain = functools.partial(plain_store, ptrs, value, mask, *rest)
-        return plain() if launch.watcher is None else launch.watcher.store(ptrs, value, mask.data, plain)
+        if launch.watcher is None:
+            return plain_store(ptrs, value, mask, *rest)
+        return launch.watcher.store(ptrs, mask.data, lambda lanes: plain_store(ptrs, value, _lanes(lanes), *rest))
 
     builder.create_store, builder.create_masked_store = store, masked_store
 
@@ -110,19 +107,30 @@ def _hook_atomics(builder: Any) -> None:
 
     def rmw(operation: Any, ptrs: Any, value: Any, mask: Any, sem: Any, scope: Any) -> Any:
         check("atomic", ptrs, mask.data)
-        plain = functools.partial(plain_rmw, operation, ptrs, value, mask, sem, scope)
         if launch.watcher is None:
-            return plain()
-        return launch.watcher.atomic(ptrs, mask.data, order_of(sem, scope), operation in adds, plain)
+            return plain_rmw(operation, ptrs, value, mask, sem, scope)
+
+        def some(lanes: np.ndarray) -> Any:
+            return plain_rmw(operation, ptrs, value, _lanes(lanes), sem, scope)
+
+        return launch.watcher.atomic(ptrs, mask.data, order_of(sem, scope), operation in adds, some)
 
     def cas(ptrs: Any, compare: Any, value: Any, sem: Any, scope: Any) -> Any:
         check("atomic", ptrs, None)
-        plain = functools.partial(plain_cas, ptrs, compare, value, sem, scope)
         if launch.watcher is None:
-            return plain()
-        return launch.watcher.atomic(ptrs, None, order_of(sem, scope), False, plain)
+            return plain_cas(ptrs, compare, value, sem, scope)
+
+        def all_of_them(lanes: np.ndarray) -> Any:
+            return plain_cas(ptrs, compare, value, sem, scope)
+
+        everywhere = np.ones(ptrs.data.shape, bool)
+        return launch.watcher.atomic(ptrs, everywhere, order_of(sem, scope), False, all_of_them)
 
     builder.create_atomic_rmw, builder.create_atomic_cas = rmw, cas
+
+
+def _lanes(mask: np.ndarray) -> Any:
+    return interpreter.TensorHandle(mask, interpreter.tl.int1)
 
 
 def order_of(sem: Any, scope: Any) -> str:
@@ -140,14 +148,14 @@ def order_of(sem: Any, scope: Any) -> str:
 
 
 def check(access: str, ptrs: Any, mask: np.ndarray | None) -> None:
-    """Raise GuardError unless every lane that is not masked off may be accessed."""
+    """Raise GuardError unless every lane in `mask` (None: all) may be accessed."""
     data = ptrs.data
     if data.size == 1:
         if mask is not None and not mask.item():
             return
         first = last = data.item()
     else:
-        if mask is not None:
+        if mask is not None and mask is not _all_lanes(data.shape).data:
             data = data[mask]
             if not data.size:
                 return

@@ -54,41 +54,43 @@ class Access:
 
 
 class Recorder:
-    """Runs the programs of a launch one after another and notes what they do."""
+    """Runs the programs of a launch one after another, `backwards` from the last, and notes what they do."""
 
-    def __init__(self) -> None:
+    def __init__(self, backwards: bool = False) -> None:
+        self.backwards = backwards
         self.accesses: list[Access] = []
         self.order = Order()
         self._program = 0
 
     def run(self, now: Launch, programs: list[Callable[[], None]]) -> None:
         self.accesses, self.order = [], Order()
-        for number, program in enumerate(programs):
+        numbered = list(enumerate(programs))
+        for number, program in reversed(numbered) if self.backwards else numbered:
             self._program = number
             program()
 
-    def load(self, ptrs: Any, mask: np.ndarray | None, plain: Callable[[], Any]) -> Any:
+    def load(self, ptrs: Any, mask: np.ndarray, plain: Callable[[], Any]) -> Any:
         self._note(READ, ptrs, mask)
         return plain()
 
-    def store(self, ptrs: Any, value: Any, mask: np.ndarray | None, plain: Callable[[], Any]) -> Any:
+    def store(self, ptrs: Any, mask: np.ndarray, plain: Callable[[np.ndarray], Any]) -> Any:
         addresses = self._note(WRITE, ptrs, mask)
         if self.order.published:
             self.order.stored(addresses.tolist())
-        return plain()
+        return plain(mask)
 
-    def atomic(self, ptrs: Any, mask: np.ndarray | None, sem: str, add: bool, plain: Callable[[], Any]) -> Any:
+    def atomic(self, ptrs: Any, mask: np.ndarray, sem: str, add: bool, plain: Callable[[np.ndarray], Any]) -> Any:
         addresses = self._note(WRITE if sem == "cta" else ATOMIC, ptrs, mask)
         if addresses.size:
             self.order.atomic(self._program, addresses.tolist(), sem)
-        return plain()
+        return plain(mask)
 
     def barrier(self) -> None:
         self.order.of(self._program).barrier()
 
-    def _note(self, kind: int, ptrs: Any, mask: np.ndarray | None) -> np.ndarray:
+    def _note(self, kind: int, ptrs: Any, mask: np.ndarray) -> np.ndarray:
         data, mine = ptrs.data, self.order.of(self._program)
-        lanes = np.arange(data.size) if mask is None else np.flatnonzero(mask)
+        lanes = np.flatnonzero(mask)
         addresses = data.ravel()[lanes]
         if addresses.size:
             access = Access(
@@ -110,8 +112,8 @@ class Recorder:
 class Races(Recorder):
     """Raises GuardError at the end of a launch that has a race. `launches` seen, `shared`: those whose programs met."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, backwards: bool = False) -> None:
+        super().__init__(backwards)
         self.launches = self.shared = 0
 
     def run(self, now: Launch, programs: list[Callable[[], None]]) -> None:
@@ -213,8 +215,8 @@ def _describe(address: int, earlier: Access, later: Access, now: Launch) -> str:
 
 
 @contextmanager
-def watching() -> Iterator[Races]:
-    """Look for races in every launch inside the block."""
-    watch = Races()
+def watching(backwards: bool = False) -> Iterator[Races]:
+    """Look for races in every launch inside the block. `backwards`: the last program of each launch runs first."""
+    watch = Races(backwards)
     with launch.watched_by(watch):
         yield watch
