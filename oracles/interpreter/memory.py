@@ -64,7 +64,8 @@ def _all_lanes(shape: tuple[int, ...]) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _zeros(shape: tuple[int, ...], element: Any, dtype: Any) -> Any:
+def zeros(shape: tuple[int, ...], element: Any, dtype: Any) -> Any:
+    """Zeros to read, never to write."""
     return interpreter.TensorHandle(np.zeros(shape, dtype), element)
 
 
@@ -73,7 +74,7 @@ def _hook_loads(builder: Any) -> None:
 
     def load(ptrs: Any, *rest: Any) -> Any:
         element, shape = ptrs.get_element_ty(), ptrs.data.shape
-        other = _zeros(shape, element, interpreter._get_np_dtype(element))
+        other = zeros(shape, element, interpreter._get_np_dtype(element))
         return masked_load(ptrs, _all_lanes(shape), other, *rest)
 
     def masked_load(ptrs: Any, mask: Any, *rest: Any) -> Any:

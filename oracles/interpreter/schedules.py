@@ -12,7 +12,7 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -131,7 +131,7 @@ class _Follower(_Watcher):
 
 @dataclass
 class Exploration:
-    """What `exploring` did: launches whose programs share memory, schedules run, seconds they took; and the first
+    """What `exploring` did: launches whose programs share memory, schedules run, CPU seconds they took; and the first
     schedule under which a launch left other numbers than plainly, or raised, with the kernel and what differed."""
 
     launches: int = 0
@@ -155,7 +155,7 @@ class Explorer(_Watcher):
         done.launches += 1
         if done.failing is not None:
             return
-        start = time.perf_counter()
+        start = time.process_time()
         for schedule in self._schedules:
             begin.restore()
             done.schedules += 1
@@ -167,7 +167,7 @@ class Explorer(_Watcher):
             if what:
                 done.failing, done.kernel, done.what = schedule, now.kernel.__name__, what
                 break
-        done.seconds += time.perf_counter() - start
+        done.seconds += time.process_time() - start
         plainly.restore()
 
 
