@@ -51,7 +51,7 @@ class Memory:
             span = Span(tensor)
             size = span.end - span.begin
             if size:
-                live = np.frombuffer((ctypes.c_uint8 * size).from_address(span.begin), np.uint8)
+                live = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(span.begin))
                 self.parts.append((name, tensor.dtype, live, live.copy()))
 
     def restore(self) -> None:

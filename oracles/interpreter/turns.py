@@ -3,8 +3,8 @@
 Each program is a coroutine that stops before every access to memory that programs share. The model, in the words of
 `order`:
 
-* plain stores and relaxed adds (as deltas, so that no add is lost) may wait in their program's buffer and become visible
-  in any order, all lanes together or one half before the other;
+* plain stores and relaxed adds (as deltas, so that no add is lost) may wait in their program's buffer and become
+  visible in any order, all lanes together or one half before the other;
 * an atomic that releases first makes visible what a barrier has ordered before it; what no barrier has ordered may stay
   behind. Atomics take effect at once, on the newest value;
 * a load may give an older value of an address, down to the newest that its program knows of: what it wrote or read
@@ -65,11 +65,12 @@ class _Late(interpreter.TensorHandle):
     """What a waiting add gives: asking for it makes the add visible."""
 
     def __init__(self, writes: list[Write], show: Callable[[Write], None], like: Any) -> None:
-        self._writes, self._show, self._like, self.attr = writes, show, like, {}
+        self._writes, self._show, self._like = writes, show, like
+        self.attr: dict[str, Any] = {}
         self.dtype = like.get_element_ty()
 
     @property
-    def data(self) -> np.ndarray:  # type: ignore[override]
+    def data(self) -> np.ndarray:
         out = np.zeros(self._like.data.shape, interpreter._get_np_dtype(self.dtype))
         for write in self._writes:
             if write.result is None:
