@@ -149,7 +149,8 @@ class Case(_Terse):
 
     `order`: batch numbers; the first mention is that batch's forward, the second its backward. `routing`: the knobs of
     the implementation under test; what it does not name has its default. `stochastic_rounding`: of the updated weights,
-    with noise made from `rounding_seed`; fp32 weights take no notice of it.
+    with noise made from `rounding_seed`; fp32 weights take no notice of it. `schedule`: where races are hunted, how the
+    interpreter interleaves the programs of a launch (`oracles.interpreter.schedules`); a GPU takes no notice.
     """
 
     tables: tuple[Table, ...]
@@ -167,6 +168,7 @@ class Case(_Terse):
     routing: Mapping[str, Any] = field(default_factory=dict, hash=False)
     stochastic_rounding: bool = False
     rounding_seed: int = 0
+    schedule: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for problem in _problems(self):
@@ -259,6 +261,8 @@ def _problems(case: Case) -> Iterator[str]:
                 f"batches[{k}].batch_size_per_feature_per_rank: expected {samples} samples in all, "
                 f"over as many ranks each, got {ranks}"
             )
+    if any(choice < 0 for choice in case.schedule):
+        yield f"schedule: expected choices from 0 up, got {case.schedule}"
     for k in set(case.order):
         if not 0 <= k < len(case.batches) or case.order.count(k) > 2:
             yield f"order: batch {k} does not exist, or is mentioned more than twice: {case.order}"

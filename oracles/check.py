@@ -18,6 +18,7 @@ from corpus.store import case_id, running
 from corpus.tensors import ids_and_lengths, random_bits
 from oracles.compare import Finding, Sharpness
 from oracles.implementation import Implementation, Routing
+from oracles.interpreter.findings import GuardError
 from oracles.judge import Judge
 
 #: Routings of a "some" sweep beyond the case's own, and how many bags and lookups they may work on together. A lookup
@@ -68,6 +69,8 @@ def check(
         with running(pinned, journal):
             try:
                 trace = implementation.run(case, routing, device)
+            except GuardError as error:  # the kernel was stopped before it did what a guard forbids
+                findings = [Finding(str(error), guard=error.guard)]
             except Exception as error:  # a kernel that crashes is a finding, with its traceback
                 name = type(error).__name__
                 findings = [Finding(f"{name}: {error}\n{traceback.format_exc()}", raised=name)]

@@ -30,13 +30,15 @@ class Difference:
 class Finding:
     """Everything that is wrong with one result: a headline, and the first few elements.
 
-    `raised`: the type of the exception that ended the run, or "". `across`: shows only between two routings.
+    `raised`: the type of the exception that ended the run, or "". `across`: shows only between two routings. `guard`:
+    which guard of the interpreter saw it.
     """
 
     headline: str
     differences: tuple[Difference, ...] = ()
     raised: str = ""
     across: bool = False
+    guard: str = ""
 
 
 @dataclass

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -56,10 +57,15 @@ MOST_PIECES = 32
 
 
 class TbeKernels:
-    """The Triton kernels of this project: the package itself, or a copy of it with a fault planted."""
+    """The Triton kernels of this project: the package itself, or a copy of it with a fault planted.
 
-    def __init__(self, package: ModuleType = tbe_kernels) -> None:
-        self.package = package
+    `watch`: what else watches the interpreter while a case runs, such as `oracles.interpreter.races.watching`.
+    """
+
+    def __init__(
+        self, package: ModuleType = tbe_kernels, watch: Callable[[], AbstractContextManager[Any]] = nullcontext
+    ) -> None:
+        self.package, self.watch = package, watch
         self.name = package.__name__
 
     def supports(self, case: Case) -> str | None:
@@ -83,11 +89,19 @@ class TbeKernels:
 
         guard = GuardZones()
         # The interpreter computes in numpy, which warns of the infinities and NaNs that a case may hold.
-        with guard, self.package.observe.observing(count), np.errstate(all="ignore"):
+        with guard, self.package.observe.observing(count), np.errstate(all="ignore"), self._watching(case, device):
             run = Run(self.package, case, routing, device)
             run.go(trace)
         trace.damage += guard.damage()
         return trace
+
+    def _watching(self, case: Case, device: torch.device) -> AbstractContextManager[Any]:
+        """Who watches the launches: whoever was asked to, or the case's schedule."""
+        if device.type != "cpu" or self.watch is not nullcontext or not case.schedule:
+            return self.watch()
+        from oracles.interpreter import schedules
+
+        return schedules.following(case.schedule)
 
     def routings(self, case: Case, device: torch.device) -> Iterator[Routing]:
         """The case's own; all runs short; all long, by every merge; then chunks of 1, 2, the longest run and one less,

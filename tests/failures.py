@@ -35,6 +35,7 @@ def shrink_and_report(verdict: Verdict, implementation: Implementation, device: 
 
 
 def _kind(verdict: Verdict) -> tuple[str, bool]:
-    """An exception's type, or "" for a wrong result, and whether it shows between routings: shrinking must not slip
-    from one kind of failure to another."""
-    return verdict.findings[0].raised, verdict.findings[0].across
+    """An exception's type, a guard's name, or "" for a wrong result, and whether it shows between routings: shrinking
+    must not slip from one kind of failure to another."""
+    first = verdict.findings[0]
+    return first.raised or first.guard, first.across

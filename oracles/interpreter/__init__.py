@@ -1,7 +1,8 @@
 """The one room that knows Triton's interpreter from inside (Triton 3.8 and 3.9).
 
-`install()` makes it faithful where it differs from a GPU (`casts`), makes it show what it hides (`poison`) and quick
-enough to fuzz in (`pace`). It has to be
+`install()` makes it faithful where it differs from a GPU (`casts`), makes it show what it hides (`poison`, the bounds
+in `memory`, `overflow`) and quick enough to fuzz in (`pace`). `races` and `schedules` watch, or steer, what the
+programs of a launch do to each other. `controls` then proves that each guard sees its fault. `install()` has to be
 called in an interpreting process (`TRITON_INTERPRET=1` before the first `import triton`).
 """
 
@@ -18,11 +19,15 @@ def interpreting() -> bool:
 
 @functools.cache
 def install() -> None:
-    """Put the hooks in, once for the process. Raises RuntimeError in a process that compiles."""
+    """Put the hooks in, once for the process. Raises RuntimeError in a process that compiles, or if a guard is dead."""
     if not interpreting():
         raise RuntimeError("the interpreter's hooks need TRITON_INTERPRET=1, set before triton is imported")
-    from oracles.interpreter import casts, pace, poison
+    from oracles.interpreter import casts, controls, launch, memory, overflow, pace, poison
 
     casts.install()
-    poison.install()
+    launch.install()
+    overflow.install()
+    memory.install()
+    poison.install()  # decides what masked lanes hold before the access goes on to `memory`
     pace.install()
+    controls.verify()

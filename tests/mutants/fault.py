@@ -12,7 +12,10 @@ SMALL = (2, 3, 6)
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault: in `file`, `old` (there once) becomes `new`, and `more` edits. `path`: whose strategy finds it."""
+    """One fault: in `file`, `old` (there once) becomes `new`, and `more` edits. `path`: whose strategy finds it.
+
+    `guard`: which guard of the interpreter has to see it ("" for the oracle of values).
+    """
 
     name: str
     file: str
@@ -21,6 +24,7 @@ class Fault:
     path: str
     size: tuple[int, int, int] = SMALL
     more: tuple[Edit, ...] = ()
+    guard: str = ""
 
     @property
     def edits(self) -> tuple[Edit, ...]:

@@ -1,0 +1,56 @@
+"""No path's result depends on how the programs of a launch interleave, or on when their writes become visible.
+
+The cases are those of `test_contract`. Where sums are exact, every launch whose programs share memory is run under many
+schedules, and all have to leave the same numbers; other cases are judged as usual under one schedule.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corpus.case import Case
+from oracles import interpreter
+from oracles.check import check
+from oracles.kernels import IMPLEMENTATION
+from strategies.cases import cases
+from tbe_kernels.paths import PATHS, KernelPath
+from tests.failures import shrink_and_report
+from tests.suite.explore import explore
+
+#: Of the examples of a profile, one in so many is interleaved here, each under so many schedules.
+SHARE = 8
+EACH = 12
+#: Paths whose programs meet in memory.
+MEET = ("backward.long_run.atomic", "backward.long_run.fused")
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+def test_schedules(path: KernelPath, device: torch.device) -> None:
+    if device.type != "cpu":
+        pytest.skip("schedules live in the interpreter")
+    interpreter.install()
+    from oracles.interpreter.schedules import schedules
+
+    profile = settings.get_profile(settings.get_current_profile_name())
+    launches = 0
+
+    @settings(profile, max_examples=max(1, profile.max_examples // SHARE))
+    @given(cases(path=path), st.integers(0, 2**16))
+    def holds(case: Case, seed: int) -> None:
+        nonlocal launches
+        if case.values.mode == "exact":
+            explored = explore(case, schedules(seed, EACH))
+            verdict, launches = explored.verdict, launches + explored.launches
+        else:
+            (schedule,) = schedules(seed, 1)
+            verdict = check(dataclasses.replace(case, schedule=schedule), IMPLEMENTATION, device, "own", journal=True)
+        if verdict.status == "failed":
+            pytest.fail(shrink_and_report(verdict, IMPLEMENTATION, device), pytrace=False)
+
+    holds()
+    assert launches or path.name not in MEET
