@@ -12,7 +12,7 @@ from oracles.report import size
 from strategies.cases import cases
 from tbe_kernels.paths import PATHS
 from tests.failures import shrink
-from tests.mutants.faults import Fault
+from tests.mutants.fault import Fault
 
 CPU = torch.device("cpu")
 

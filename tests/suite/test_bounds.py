@@ -18,7 +18,7 @@ from oracles.interpreter.findings import GuardError
 from oracles.kernels import IMPLEMENTATION, TbeKernels
 from oracles.report import size
 from tests.failures import shrink
-from tests.mutants.faults import Fault
+from tests.mutants.fault import Fault
 from tests.mutants.guarded import BOUNDS, OVERFLOW, VALUES
 from tests.mutants.plant import plant
 from tests.suite.hunt import CPU, hunt

@@ -11,7 +11,7 @@ from oracles import interpreter
 from oracles.interpreter.findings import GuardError
 from oracles.interpreter.order import Order, knows
 from oracles.kernels import TbeKernels
-from tests.mutants.faults import Fault
+from tests.mutants.fault import Fault
 from tests.mutants.guarded import COUNTDOWN, RACES
 from tests.mutants.plant import plant
 from tests.suite.hunt import hunt

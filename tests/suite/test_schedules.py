@@ -21,7 +21,7 @@ from oracles.check import check
 from oracles.kernels import IMPLEMENTATION, TbeKernels
 from oracles.report import size
 from tests.failures import shrink
-from tests.mutants.faults import Fault
+from tests.mutants.fault import Fault
 from tests.mutants.guarded import COUNTDOWN
 from tests.mutants.plant import plant
 from tests.suite.explore import CPU, explore
