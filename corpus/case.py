@@ -128,7 +128,8 @@ class Values(_Terse):
     "general": random sign and mantissa, exponents uniform within `spread` binary orders around 1.
     `specials`: a few infinities and NaNs among weights and gradients. `scale`: weights and gradients times 2 ** scale.
     `largest`: the largest finite number of either sign among fp16 weights.
-    `specials`: a few infinities and NaNs among weights and gradients. `zero_rows`: every other row of weights is zero.
+    `specials`: a few infinities and NaNs among weights and gradients. `zero_rows`: about every other row of weights, and
+    of gradients, is zero.
     """
 
     mode: str = "exact"
