@@ -127,8 +127,8 @@ class Values(_Terse):
     "exact": integers of so many bits (weights, gradients) and halves (per-sample weights), so that sums come out exact.
     "general": random sign and mantissa, exponents uniform within `spread` binary orders around 1.
     `specials`: a few infinities and NaNs among weights and gradients. `scale`: weights and gradients times 2 ** scale.
-    `largest`: the largest finite number of either sign among fp16 weights.
-    `specials`: a few infinities and NaNs among weights and gradients. `zero_rows`: every other row of weights is zero.
+    `largest`: the largest finite number of either sign among fp16 weights. `zero_rows`: about every other row of
+    weights, and of gradients, is zero.
     """
 
     mode: str = "exact"

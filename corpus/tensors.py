@@ -222,6 +222,8 @@ def _grad_values(case: Case, number: int, ids: np.ndarray, lengths: np.ndarray) 
     counts = live[ends[1:]] - live[ends[:-1]]
     for f, part in enumerate(p.numpy() for p in places.of_feature):
         bags = slice(starts[f], starts[f + 1])
+        if values.zero_rows:
+            grad[part[random_bits(seed, 1 + f, len(part)) % np.uint64(2) == 0]] = 0.0
         if case.pooling_mode == "MEAN" and values.mode == "exact":
             grad[part] *= np.maximum(counts[bags], 1)[:, None]  # so that dividing by the count is exact
         if case.pooling_mode == "NONE":

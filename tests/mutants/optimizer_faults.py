@@ -163,14 +163,14 @@ OPTIMIZER_FAULTS = (
         ROWS,
         "weight = RULE(weight, grad, state_row,",
         "weight = RULE(weight, grad, state_row if rows.row_gradients is None else key.to(tl.int64),",
-        "backward.short_run",
+        "backward.plan",
     ),
     Fault(
         "NONE leaves garbage beyond D",
         "backward/operands.py",
         "gradients=torch.zeros((most,",
         "gradients=torch.empty((most,",
-        "backward.short_run",
+        "backward.plan",
     ),
     Fault(
         "NONE counts the pruned ids as a row",
