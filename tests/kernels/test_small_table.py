@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -124,6 +125,23 @@ def step(device: torch.device, **config: object) -> tuple[Tensor, Tensor]:
 def test_the_same_step_twice_gives_the_same_bits(device: torch.device) -> None:
     for first, second in zip(step(device), step(device), strict=True):
         assert torch.equal(first, second)
+
+
+def test_infinities_and_nans_reach_the_bags_that_name_them_and_no_others(device: torch.device) -> None:
+    """Every pair of special rows in a bag of its own, and bags of ordinary rows among them."""
+    specials = [torch.inf, -torch.inf, torch.nan, 1.0, 2.0]
+    pairs = [(a, b) for a in range(5) for b in range(5)]
+    inputs = {
+        "indices": torch.tensor(pairs, device=device).flatten(),
+        "offsets": torch.arange(0, 2 * len(pairs) + 1, 2, device=device),
+    }
+    module = make(device, dim=3, config={"small_table": "always"})
+    with torch.no_grad():
+        module.split_embedding_weights()[1].copy_(torch.tensor(specials)[:, None].expand(5, 3))
+    with np.errstate(all="ignore"):
+        output = module(**inputs)
+    expected = torch.tensor([[specials[a] + specials[b]] * 3 for a, b in pairs], device=device)
+    assert torch.equal(output.detach().nan_to_num(7.5, 1e9, -1e9), expected.nan_to_num(7.5, 1e9, -1e9))
 
 
 def test_nothing_synchronises(device: torch.device) -> None:

@@ -208,13 +208,6 @@ FAULTS = (
         "live = at < last",
         "forward.pooled",
     ),
-    Fault(
-        "lookups are as wide as the first table, used or not",
-        "forward/unpooled.py",
-        "D = layout.dims[layout.feature_table_map[0]]",
-        "D = layout.dims[0]",
-        "forward.unpooled",
-    ),
     # Large D, grid limits, dropped tails.
     Fault(
         "the last column tile is lost",
