@@ -18,7 +18,7 @@ from corpus.case import Case, CaseError, Sampled, expand
 #: A table of more elements is filled only in the rows that are in use, and around them.
 DENSE_ELEMENTS = 2**22
 #: Gradients keep within 2 ** 8 of 1, unless the case asks for at least this spread and their type can hold it.
-WIDE_SPREAD = 16
+WIDE_SPREAD = 24
 
 
 @dataclass
@@ -269,7 +269,7 @@ def _table_rows(case: Case, number: int, used: np.ndarray) -> TableRows:
     if values.mode == "exact":
         numbers = _integers(bits, values.weight_bits)
     else:
-        numbers = _general(bits, min(values.spread, 8) if case.weights_dtype == "float16" else values.spread)
+        numbers = _general(bits, min(values.spread, 8 if case.weights_dtype == "float16" else 12))
     numbers = np.ldexp(numbers, values.scale).reshape(len(rows), table.dim)
     if values.largest and case.weights_dtype == "float16":
         largest = float(np.finfo(np.float16).max)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
@@ -19,6 +18,7 @@ from oracles import interpreter
 from oracles.contract import Refusal, effective_batch
 from oracles.guards import GuardZones
 from oracles.implementation import Backward, Forward, Routing, RowGradients, Trace
+from tbe_kernels.paths import PATHS
 
 MERGES = tuple(m for m in tbe_kernels.config.MENUS["long_run_merge"] or () if m != "auto")
 #: Values that a sweep's routings take in turn; the numbers of values have few common divisors, so pairs mix.
@@ -152,8 +152,8 @@ class TbeKernels:
 
     def may_count(self, case: Case, batch: int) -> bool:
         """Whether a batch fits the small-table route, as its row in the registry says."""
-        paths = importlib.import_module(".paths", self.package.__name__)
-        needs = next(p.needs for p in paths.PATHS if p.name == "forward.small_table")
+        needs = next(p.needs for p in PATHS if p.name == "forward.small_table")
+        assert needs.one_table is not None
         rows, columns = needs.one_table
         table = case.tables[case.feature_table_map[0]]
         return (

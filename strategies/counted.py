@@ -52,7 +52,7 @@ def _table(rows: int, columns: int | None = None) -> Region:
 
 def _wide_spread(case: Case) -> bool:
     """Gradients of one tile may differ by more than 2 ** 27."""
-    return case.values.mode == "general" and case.values.spread >= 16 and sum(_lengths(case.batches[0])) > 1
+    return case.values.mode == "general" and case.values.spread >= 24 and sum(_lengths(case.batches[0])) > 1
 
 
 FORWARD: dict[str, Region] = {

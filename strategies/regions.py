@@ -139,6 +139,9 @@ REGIONS: dict[str, Region] = {
     "features around 64": lambda c: c.num_features in (64, 65),
     "features around 128": lambda c: c.num_features in (128, 129),
     "a shared table": lambda c: len(set(c.feature_table_map)) < c.num_features < 31,
+    "no pooling beside an unused table of another width": lambda c: (
+        c.pooling_mode == "NONE" and len({t.dim for t in c.tables}) > 1
+    ),
     "an unused table": lambda c: len(set(c.feature_table_map)) < len(c.tables),
     "features out of table order": lambda c: list(c.feature_table_map) != sorted(c.feature_table_map),
     "three widths": lambda c: len(_widths(c)) > 2,

@@ -24,14 +24,15 @@ def table_sets(
     draw: st.DrawFn, *, one_dim: bool = False, small: tuple[int, int] | None = None
 ) -> tuple[tuple[Table, ...], tuple[int, ...]]:
     """(tables, feature_table_map): usually up to 3 tables and 4 features; sometimes one wide row, or many features.
-    `one_dim`: all tables as wide as the first. `small`: one feature, its table of so many rows and columns at most,
-    others unused."""
+    `one_dim`: all tables that a feature uses are as wide as the first of them. `small`: one feature, its table of so
+    many rows and columns at most, others unused."""
     if small is not None:
         return draw(_one_small_table(*small))
     tables, features = draw(_table_sets())
     if one_dim:
-        dim = tables[0].dim
-        tables = tuple(Table(min(t.rows, max(1, MOST_ELEMENTS // dim)), dim) for t in tables)
+        dim = tables[features[0]].dim
+        same = [Table(min(t.rows, max(1, MOST_ELEMENTS // dim)), dim) for t in tables]
+        tables = tuple(same[t] if t in features else table for t, table in enumerate(tables))
     return tables, features
 
 

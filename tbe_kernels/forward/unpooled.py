@@ -74,7 +74,8 @@ VARIANTS = {
 
 def unpooled_forward(tables: EmbeddingTables, batch: Batch, check: BoundsCheck | None) -> Tensor:
     """Copy the row of every lookup: `[N, D]`. With `check`, ids are judged on the way and reported there."""
-    config, D, N = tables.config, tables.layout.dims[0], batch.indices.numel()
+    layout, config, N = tables.layout, tables.config, batch.indices.numel()
+    D = layout.dims[layout.feature_table_map[0]]
     output = torch.empty((N, D), dtype=tables.output_dtype, device=tables.weights.device)
     if N > 0:
         bucket = next(b for b in tables.layout.buckets if b.features)

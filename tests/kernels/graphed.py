@@ -12,6 +12,7 @@ from corpus.case import Case
 from corpus.tensors import BatchTensors, batch_tensors
 from oracles.implementation import Forward, Routing, Trace
 from oracles.kernels import Run, TbeKernels
+from tbe_kernels.observe import observing
 
 
 class GraphedKernels(TbeKernels):
@@ -42,8 +43,10 @@ class GraphedKernels(TbeKernels):
             if rate is not None:
                 run.module.set_learning_rate(rate)
             step.graph.replay()
-            trace.steps.append(Forward(number, step.output.detach().cpu(), int(run.module.bounds_check_warning)))
+            warnings, counted = int(run.module.bounds_check_warning), "forward.small_table" in step.paths
+            trace.steps.append(Forward(number, step.output.detach().cpu(), warnings, counted))
             trace.steps.append(run.look(number, static.per_sample_weights))
+            trace.steps[-1].tensor_products = "backward.from_counts" in step.paths
         return trace
 
 
@@ -52,13 +55,14 @@ def _shapes(batch: BatchTensors) -> list[torch.Size]:
 
 
 def capture(module: Any, arguments: dict[str, Any], grad_output: Tensor) -> SimpleNamespace:
-    """A graph of one forward and backward, after a warm-up whose effects are undone."""
+    """A graph of one forward and backward, after a warm-up whose effects are undone, and its `paths`."""
+    paths: set[str] = set()
     state: list[Tensor] = [module.weights.detach(), module.iter, module.bounds_check_warning]
     state += [value for table in module.split_optimizer_states() for value in table.values()]
     before = [value.clone() for value in state]
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    with torch.cuda.stream(stream), observing(lambda path, work: paths.add(path)):
         module(**arguments).backward(grad_output)
     torch.cuda.current_stream().wait_stream(stream)
     for value, old in zip(state, before, strict=True):
@@ -69,4 +73,4 @@ def capture(module: Any, arguments: dict[str, Any], grad_output: Tensor) -> Simp
     with torch.cuda.graph(graph):
         output = module(**arguments)
         output.backward(grad_output)
-    return SimpleNamespace(graph=graph, output=output)
+    return SimpleNamespace(graph=graph, output=output, paths=paths)

@@ -58,13 +58,6 @@ COUNTED_FAULTS = (
         "forward.small_table",
     ),
     Fault(
-        "infinities of either sign make an infinity",
-        FORWARD,
-        "(met % 128 > 0) | (pluses & minuses)",
-        "met % 128 > 0",
-        "forward.small_table",
-    ),
-    Fault(
         "the last, partial group of bags is lost",
         FORWARD,
         "* BAGS, B, tl.num_programs",
@@ -121,6 +114,7 @@ COUNTED_FAULTS = (
         "tl.where(times_one > 0.0, times_one * grad, 0.0)",
         "times_one * grad",
         "backward.from_counts",
+        (2, 5, 6),  # where a NaN lands depends on the number of bags
     ),
     Fault(
         "counted gradients are not divided by the mean's count",
