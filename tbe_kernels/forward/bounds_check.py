@@ -23,11 +23,11 @@ from tbe_kernels.variants import Variants
 
 
 class BoundsCheck(NamedTuple):
-    """What a kernel needs to judge ids, and where it reports."""
+    """What a kernel needs to judge ids, and where it reports; None throughout where the ids have been judged."""
 
-    rows_per_table: Tensor  # int64 [T]
-    first_bad: Tensor  # int64 [2]: place of the first bad offset, of the first bad id; larger than any if none was seen
-    warnings: Tensor | None  # int64 [1]: grows by the bad ones; None if nobody counts
+    rows_per_table: Tensor | None = None  # int64 [T]
+    first_bad: Tensor | None = None  # int64 [2]: place of the first bad offset, of the first bad id, or a larger number
+    warnings: Tensor | None = None  # int64 [1]: grows by the bad ones; None if nobody counts
 
 
 @triton.jit(do_not_specialize=["n", "N"])
@@ -175,6 +175,7 @@ def raise_first_bad(tables: EmbeddingTables, check: BoundsCheck, given: Batch) -
     `given`: the batch as the caller passed it.
     """
     n, N = given.offsets.numel(), given.indices.numel()
+    assert check.first_bad is not None
     place, lookup = check.first_bad.tolist()
     if place < n:
         feature, bag = given.bags.feature_and_sample(min(place, n - 2)) if n > 1 else (0, 0)

@@ -53,7 +53,7 @@ def small_table_kernel(
     rows_per_table,
     weights_offsets,
     D_offsets,
-    check,  # BoundsCheck, or None if the ids have been judged
+    check,  # BoundsCheck
     B,
     ALIGN: tl.constexpr,
     BAGS: tl.constexpr,
@@ -91,7 +91,7 @@ def small_table_kernel(
                 if first < last:
                     at = first + tl.arange(0, WINDOW)
                     index = tl.load(indices + at, mask=at < last, other=-1).to(tl.int64)
-                    if check is not None:
+                    if check.rows_per_table is not None:
                         bad = (index < -1) | (index >= E)
                         report_bad(check, bad, at, last)
                         index = tl.where(bad, 0, index)
@@ -133,7 +133,7 @@ VARIANTS = {
             "bags": ("plain", "many"),
             "bounds_check": ("WARNING", "IGNORE"),
         },
-        atomics=lambda given: given["check"] is not None,
+        atomics=lambda given: given["check"].first_bad is not None,
         gathers="weights",
         height="BLOCK_E",
     )
@@ -187,7 +187,7 @@ def small_table_forward(
             on_device.rows_per_table,
             on_device.weights_offsets,
             on_device.D_offsets,
-            check,
+            check or BoundsCheck(),
             B,
             ALIGN=bucket.alignment,
             BAGS=config.small_table_bags,
