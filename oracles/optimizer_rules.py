@@ -23,6 +23,8 @@ from oracles.interval import Interval
 from oracles.tolerance import grid, sum_interval
 
 State = dict[str, Tensor]
+#: The smallest fp32 number: squares below it round.
+LEAST = 2.0**-149
 
 
 @dataclass
@@ -84,7 +86,7 @@ def bias_correction(beta: float, iteration: int) -> Interval:
 
 
 def sum_of_squares(row: Interval) -> Interval:
-    """The sum over D of squares, `[rows]`; exact where they lie on a grid that is coarse enough.
+    """The sum over D of squares, `[rows]`; exact where they lie on a grid that is coarse enough, and not below fp32's.
 
     Each square is rounded, or fused into the addition that follows.
     """
@@ -94,7 +96,8 @@ def sum_of_squares(row: Interval) -> Interval:
     ends = []
     for end in (squares.lo, squares.hi):
         total = end.sum(dim=1)
-        steps = torch.where(certain, grid(end, dim=1), 0.0) if end.numel() else total
+        steps = grid(end, dim=1) if end.numel() else total
+        steps = torch.where(certain & (steps >= LEAST), steps, 0.0)
         ends.append(sum_interval(total, total, terms, 1, steps, torch.float32))
     return Interval(ends[0].lo.clamp(min=0.0), ends[1].hi)
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from corpus.case import GRAD_LAYOUTS, OPTIMIZERS, Batch, Case, Sampled, bag_length, expand, samples_of
+from strategies import counted
 from strategies.routing import config_of
 
 Region = Callable[[Case], bool]
@@ -23,6 +24,7 @@ AIMED = {
     "an id that fits once cut to 32 bits": "check.indices",
     "malformed offsets": "check.offsets",
     "more samples than a small block of offsets": "check.offsets",
+    **counted.AIMED,
 }
 
 
@@ -176,4 +178,6 @@ REGIONS: dict[str, Region] = {
     "a beta of zero": lambda c: (
         c.optimizer.name.endswith(("ADAM", "LAMB")) and 0.0 in (c.optimizer.beta1, c.optimizer.beta2)
     ),
+    **counted.FORWARD,
+    **counted.BACKWARD,
 }

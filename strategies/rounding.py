@@ -11,19 +11,25 @@ from corpus.case import Case
 SEEDS = (0, 1, -1, 2**32, -(2**63), 2**63 - 1)
 #: fp16 weights, integers of up to 7 bits times this power of two, lie on both sides of the least normal number.
 SUBNORMAL_SCALE = -20
+#: By type: (whether to round stochastically, which numbers to be among). One draw, so that they meet. About one case
+#: in four rounds stochastically if its weights have something to round, one in ten otherwise.
+KINDS = {
+    "float32": ((False, ""),) * 9 + ((True, ""),),
+    "bfloat16": ((False, ""),) * 3 + ((True, ""),),
+    "float16": (
+        *((False, ""),) * 5,
+        *((False, "subnormal"), (False, "largest"), (True, ""), (True, "largest"), (True, "subnormal")),
+    ),
+}
 
 
 @st.composite
 def rounded(draw: st.DrawFn, case: Case) -> Case:
-    """The case, rounding stochastically: one in four of those whose weights have something to round, one in ten of the
-    others. fp16 weights are subnormal, or as large as they can be, now and then."""
-    share = 10 if case.weights_dtype == "float32" else 4
-    if draw(st.sampled_from((False,) * (share - 1) + (True,))):
-        case = replace(case, stochastic_rounding=True, rounding_seed=draw(st.sampled_from(SEEDS)))
-    if case.weights_dtype == "float16":
-        where = draw(st.sampled_from((None,) * 6 + ("subnormal", "largest")))
-        if where == "subnormal":
-            case = replace(case, values=replace(case.values, scale=SUBNORMAL_SCALE))
-        elif where == "largest":
-            case = replace(case, values=replace(case.values, largest=True))
-    return case
+    """The case, rounding stochastically or to nearest, and if its weights are fp16 now and then with subnormal ones, or
+    with some as large as they can be."""
+    stochastic, among = draw(st.sampled_from(KINDS[case.weights_dtype]))
+    values = case.values
+    if among:
+        values = replace(values, scale=SUBNORMAL_SCALE) if among == "subnormal" else replace(values, largest=True)
+    seed = draw(st.sampled_from(SEEDS)) if stochastic else 0
+    return replace(case, stochastic_rounding=stochastic, rounding_seed=seed, values=values)

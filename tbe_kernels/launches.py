@@ -19,12 +19,12 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from tbe_kernels.config import KernelConfig
 from tbe_kernels.module import TableBatchedEmbeddingBags
-from tbe_kernels.optimizers import OptimType
+from tbe_kernels.optimizers import OPTIMIZERS, OptimType
 from tbe_kernels.spec import BoundsCheckMode, PoolingMode, WeightDecayMode
 from tbe_kernels.variants import AXES, POINTERS, Arguments, Setting
 
 #: Rows of a table, samples of a batch: few enough for any route, and more than an int32 holds.
-ROWS = {"few": 50, "many": 2**31}
+ROWS = {"few": 50, "tiny": 5, "many": 2**31}
 SAMPLES = {"plain": 1000, "variable": 1000, "many": 2**31}
 BAG_LENGTH = 100
 DIVISIBLE = ["tt.divisibility", 16]
@@ -72,6 +72,7 @@ def launches(setting: Setting, target_kind: str) -> list[Launch]:
     """
     knobs = {axis: value for axis, value in setting.items() if axis in KernelConfig.__dataclass_fields__}
     optimizer, decay = setting["optimizer"]
+    bounds_norm = setting["max_norm"] and "max_norm" in OPTIMIZERS[OptimType[optimizer]].hyperparameters
     lookups = setting["lookups"]
     with recording() as seen:
         module = TableBatchedEmbeddingBags(
@@ -82,8 +83,9 @@ def launches(setting: Setting, target_kind: str) -> list[Launch]:
             bounds_check_mode=BoundsCheckMode[setting["bounds_check"]],
             optimizer=OptimType[optimizer],
             weight_decay_mode=WeightDecayMode[decay],
-            stochastic_rounding=setting["stochastic_rounding"],
+            max_norm=float(bounds_norm),
             gradient_clipping=setting["gradient_clipping"],
+            stochastic_rounding=setting["stochastic_rounding"],
             config=KernelConfig.for_target(target_kind, knobs),
             device="meta",
         )

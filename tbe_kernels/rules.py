@@ -163,6 +163,6 @@ def lars_sgd(weight, grad, row, elements, mask, run, D, rows, WEIGHT_DECAY: tl.c
 def no_step(weight, grad, row, elements, mask, run, D, rows, WEIGHT_DECAY: tl.constexpr):
     """The row stays; what it is and its gradient go where the caller will read them."""
     columns = tl.arange(0, grad.shape[0])
-    tl.store(rows.row_gradients + run * rows.row_gradients_width + columns, grad, mask=mask)
+    tl.store(rows.row_gradients + run * tl.load(rows.row_gradients_width) + columns, grad, mask=mask)
     tl.store(rows.touched_rows + run, row)
     return weight

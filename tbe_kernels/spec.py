@@ -206,6 +206,7 @@ class TableLayout:
             hash_size_cumsum=tensor(self.hash_size_cumsum, torch.int64),
             key_base=tensor([self.key_base[t] for t in per_feature], torch.int64),
             D_offsets=tensor(self.D_offsets, torch.int32),
+            widest=tensor([self.max_D], torch.int64),
             bucket_features=tuple(tensor(b.features, torch.int32) for b in self.buckets),
             bucket_keys=tensor([*(b.first_key for b in self.buckets), self.total_rows], index_dtype(self.total_rows)),
         )
@@ -220,6 +221,7 @@ class DeviceLayout:
     hash_size_cumsum: Tensor  # int64 [T + 1]: first linear row of the feature's table
     key_base: Tensor  # int64 [T]: sort key of row 0 of the feature's table
     D_offsets: Tensor  # int32 [T + 1]: first output column
+    widest: Tensor  # int64 [1]: the largest D
     bucket_features: tuple[Tensor, ...]  # int32, one per bucket
     bucket_keys: Tensor  # [buckets + 1]: first key of each bucket, total rows last; its dtype is that of the keys
 

@@ -24,11 +24,12 @@ AXES: Mapping[str, tuple[Any, ...]] = {
     "offsets": ("int64", "int32"),
     "lookups": ("SUM", "WEIGHTED", "MEAN", "NONE"),  # the pooling mode; WEIGHTED: SUM with trained per-sample weights
     "bags": ("plain", "variable", "many"),  # many: 2**31
-    "rows": ("few", "many"),
+    "rows": ("few", "tiny", "many"),
     "bounds_check": ("WARNING", "IGNORE", "FATAL", "NONE"),
     "D": (128, 7, 2052),  # divisible by 16, by nothing, by 4 and for several warps and forward tiles
     "optimizer": tuple((kind.name, mode.name) for kind, row in OPTIMIZERS.items() for mode in row.decay_modes),
     "stochastic_rounding": (False, True),
+    "max_norm": (False, True),  # for the optimizers that have it
     "gradient_clipping": (False, True),
     "feature_requires_grad": (False, True),
     # Knobs that become compile-time constants, or decide which pointers are given.

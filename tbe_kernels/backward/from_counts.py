@@ -92,7 +92,7 @@ def multiply_counts_kernel(
     D = tl.multiple_of(tl.load(D_offsets + 1) - tl.load(D_offsets), ALIGN)
     total = tl.zeros([BLOCK_E, BLOCK_D], dtype=tl.float32)
     is_named = tl.zeros([BLOCK_E], dtype=tl.int32)
-    for group in range(tl.program_id(0) * BAGS, B, tl.num_programs(0) * BAGS):
+    for group in range(tl.program_id(0).to(tl.int64) * BAGS, B, tl.num_programs(0).to(tl.int64) * BAGS):
         bags = (group + tl.arange(0, BAGS)).to(tl.int64)
         counts, grads = load_bags(row_counts, grad_output, bags, max_gradient, B, D, MEAN, BLOCK_E, BLOCK_D, BAGS)
         size = tl.abs(grads)
@@ -158,7 +158,7 @@ VARIANTS = {
         height="BAGS",
     ),
     "step_named_rows_kernel": Variants(
-        axes=(*SMALL_TABLE_ONLY, "optimizer", "stochastic_rounding", "backward_gather_width", "num_warps"),
+        axes=(*SMALL_TABLE_ONLY, "optimizer", "max_norm", "stochastic_rounding", "backward_gather_width", "num_warps"),
         # The optimizer NONE steps nothing, and counts could not leave its gradients.
         only={**SMALL_TABLE_ONLY, "optimizer": tuple(o for o in AXES["optimizer"] if o[0] != "NONE")},
     ),

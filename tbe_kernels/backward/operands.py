@@ -33,7 +33,7 @@ class Rows(NamedTuple):
     # Where a rule that steps nothing puts its rows, or None: see `tbe_kernels.tables.RowGradients`.
     touched_rows: Tensor | None
     row_gradients: Tensor | None
-    row_gradients_width: int | None
+    row_gradients_width: Tensor | None  # int64 [1]
 
 
 class Lookups(NamedTuple):
@@ -67,7 +67,7 @@ def rows_of(tables: EmbeddingTables) -> Rows:
         key_base=on_device.key_base,
         touched_rows=None if left is None else left.rows,
         row_gradients=None if left is None else left.gradients,
-        row_gradients_width=None if left is None else tables.layout.max_D,
+        row_gradients_width=None if left is None else on_device.widest,
     )
 
 

@@ -105,7 +105,7 @@ def step_row(
 
 #: What the compiled form of a kernel depends on that sums gradients, and of one that steps.
 GRADIENT_AXES = ("output", "lookups", "bags", "rows", "D", "backward_gather_width", "num_warps", "gradient_clipping")
-STEP_AXES = ("weights", "optimizer", "stochastic_rounding")
+STEP_AXES = ("weights", "optimizer", "max_norm", "stochastic_rounding")
 
 
 def step_constants(tables: EmbeddingTables) -> dict[str, Any]:

@@ -23,11 +23,11 @@ from tbe_kernels.variants import Variants
 
 
 class BoundsCheck(NamedTuple):
-    """What a kernel needs to judge ids, and where it reports; None throughout where the ids have been judged."""
+    """What a kernel needs to judge ids, and where it reports."""
 
-    rows_per_table: Tensor | None = None  # int64 [T]
-    first_bad: Tensor | None = None  # int64 [2]: place of the first bad offset, of the first bad id, or a larger number
-    warnings: Tensor | None = None  # int64 [1]: grows by the bad ones; None if nobody counts
+    rows_per_table: Tensor  # int64 [T]
+    first_bad: Tensor  # int64 [3]: place of the first bad offset, of the first bad id; larger than any if none was seen
+    warnings: Tensor  # int64 [1]: grows by the bad ones; the last of `first_bad` if nobody counts
 
 
 @triton.jit(do_not_specialize=["n", "N"])
@@ -67,8 +67,7 @@ def repair_offsets_kernel(repaired, first_bad, warnings, n, N, BLOCK: tl.constex
             tl.store(repaired + at, fixed.to(repaired.dtype.element_ty), mask=inside)
             changed += tl.sum((inside & (fixed != given)).to(tl.int64), axis=0)
             reached = tl.max(running, axis=0)
-        if warnings is not None:
-            tl.atomic_add(warnings, changed)
+        tl.atomic_add(warnings, changed)
 
 
 @triton.jit
@@ -76,8 +75,7 @@ def report_bad(check, bad, at, last):
     """Count the bad ids of a block of lookups, and remember the first."""
     count = tl.sum(bad.to(tl.int64), axis=0)
     if count > 0:
-        if check.warnings is not None:
-            tl.atomic_add(check.warnings, count)
+        tl.atomic_add(check.warnings, count)
         tl.atomic_min(check.first_bad + 1, tl.min(tl.where(bad, at, last), axis=0))
 
 
@@ -137,8 +135,9 @@ def check_offsets(tables: EmbeddingTables, batch: Batch) -> tuple[Batch, BoundsC
     if mode is BoundsCheckMode.FATAL and batch.indices.is_cuda and torch.cuda.is_current_stream_capturing():
         raise RuntimeError("bounds_check_mode FATAL has to read its result, which a graph capture forbids; use WARNING")
     n, N = batch.offsets.numel(), batch.indices.numel()
-    warnings = tables.bounds_check_warning if mode is BoundsCheckMode.WARNING else None
-    first_bad = torch.full((2,), n + N, dtype=torch.int64, device=batch.indices.device)
+    first_bad = torch.full((3,), n + N, dtype=torch.int64, device=batch.indices.device)
+    # Not None: a tuple with a None in it cannot be compared with None under Triton 3.6.
+    warnings = tables.bounds_check_warning if mode is BoundsCheckMode.WARNING else first_bad[2:]
     repaired = torch.empty_like(batch.offsets)
     block = min(tables.config.block, next_power_of_two(n))
     check_offsets_kernel[(-(-n // block),)](batch.offsets, repaired, first_bad, n, N, BLOCK=block)
@@ -175,8 +174,7 @@ def raise_first_bad(tables: EmbeddingTables, check: BoundsCheck, given: Batch) -
     `given`: the batch as the caller passed it.
     """
     n, N = given.offsets.numel(), given.indices.numel()
-    assert check.first_bad is not None
-    place, lookup = check.first_bad.tolist()
+    place, lookup, _ = check.first_bad.tolist()
     if place < n:
         feature, bag = given.bags.feature_and_sample(min(place, n - 2)) if n > 1 else (0, 0)
         raise BoundsCheckError("offsets", feature, bag, int(given.offsets[place]), N, place)

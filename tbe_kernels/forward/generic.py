@@ -33,7 +33,7 @@ def pooled_forward_kernel(
     features,  # int32: the bucket's features
     weights_offsets,
     D_offsets,
-    check,  # BoundsCheck
+    check,  # BoundsCheck, or None if the ids have been judged
     B,
     total_D,
     slots,  # bags of the bucket
@@ -61,7 +61,7 @@ def pooled_forward_kernel(
                 for place in range(first, last, GATHER):
                     at = place + lanes
                     index = tl.load(indices + at, mask=at < last, other=-1).to(tl.int64)
-                    if check.rows_per_table is not None:
+                    if check is not None:
                         bad = (index < -1) | (index >= tl.load(check.rows_per_table + feature))
                         if tile == 0:
                             report_bad(check, bad, at, last)
@@ -92,7 +92,7 @@ VARIANTS = {
             *("D", "gather_width", "num_warps", "accumulate_fp64"),
         ),
         only={"lookups": ("SUM", "WEIGHTED", "MEAN"), "bounds_check": ("WARNING", "IGNORE")},
-        atomics=lambda given: given["check"].first_bad is not None,
+        atomics=lambda given: given["check"] is not None,
         gathers="weights",
     )
 }
@@ -126,7 +126,7 @@ def pooled_forward(tables: EmbeddingTables, batch: Batch, check: BoundsCheck | N
             on_device.bucket_features[number],
             on_device.weights_offsets,
             on_device.D_offsets,
-            check or BoundsCheck(),
+            check,
             bags.batch_size,
             layout.total_D,
             slots,

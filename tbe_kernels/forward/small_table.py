@@ -53,7 +53,7 @@ def small_table_kernel(
     rows_per_table,
     weights_offsets,
     D_offsets,
-    check,  # BoundsCheck
+    check,  # BoundsCheck, or None if the ids have been judged
     B,
     ALIGN: tl.constexpr,
     BAGS: tl.constexpr,
@@ -75,7 +75,7 @@ def small_table_kernel(
     is_finite = tl.abs(rows) <= LARGEST
     finite = tl.where(is_finite, rows, 0.0).to(tl.float16)
     any_special = tl.min(tl.min(is_finite.to(tl.int32), axis=1), axis=0) == 0
-    for group in range(tl.program_id(0) * BAGS, B, tl.num_programs(0) * BAGS):
+    for group in range(tl.program_id(0).to(tl.int64) * BAGS, B, tl.num_programs(0).to(tl.int64) * BAGS):
         bags = group + lanes
         in_batch = bags < B
         begins = tl.load(offsets + bags, mask=in_batch, other=0).to(tl.int64)
@@ -91,7 +91,7 @@ def small_table_kernel(
                 if first < last:
                     at = first + tl.arange(0, WINDOW)
                     index = tl.load(indices + at, mask=at < last, other=-1).to(tl.int64)
-                    if check.rows_per_table is not None:
+                    if check is not None:
                         bad = (index < -1) | (index >= E)
                         report_bad(check, bad, at, last)
                         index = tl.where(bad, 0, index)
@@ -116,7 +116,7 @@ def small_table_kernel(
 SMALL_TABLE_ONLY = {
     "weights": ("float16",),
     "output": ("float32",),
-    "rows": ("few",),
+    "rows": ("few", "tiny"),
     "small_table": ("always",),
     "D": (128, 7),
 }
@@ -133,7 +133,7 @@ VARIANTS = {
             "bags": ("plain", "many"),
             "bounds_check": ("WARNING", "IGNORE"),
         },
-        atomics=lambda given: given["check"].first_bad is not None,
+        atomics=lambda given: given["check"] is not None,
         gathers="weights",
         height="BLOCK_E",
     )
@@ -187,7 +187,7 @@ def small_table_forward(
             on_device.rows_per_table,
             on_device.weights_offsets,
             on_device.D_offsets,
-            check or BoundsCheck(),
+            check,
             B,
             ALIGN=bucket.alignment,
             BAGS=config.small_table_bags,

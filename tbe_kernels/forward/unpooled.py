@@ -25,7 +25,7 @@ def unpooled_forward_kernel(
     offsets,
     places,
     weights_offsets,
-    check,  # BoundsCheck
+    check,  # BoundsCheck, or None if the ids have been judged
     B,
     D,
     programs,  # a feature
@@ -41,7 +41,7 @@ def unpooled_forward_kernel(
     for place in range(first + part * GATHER, last, programs * GATHER):
         at = place + tl.arange(0, GATHER)
         index = tl.load(indices + at, mask=at < last, other=-1).to(tl.int64)
-        if check.rows_per_table is not None:
+        if check is not None:
             bad = (index < -1) | (index >= tl.load(check.rows_per_table + feature))
             report_bad(check, bad, at, last)
             index = tl.where(bad, 0, index)
@@ -66,7 +66,7 @@ VARIANTS = {
             *("D", "gather_width", "num_warps"),
         ),
         only={"lookups": ("NONE",), "bounds_check": ("WARNING", "IGNORE")},
-        atomics=lambda given: given["check"].first_bad is not None,
+        atomics=lambda given: given["check"] is not None,
         gathers="weights",
     )
 }
@@ -85,7 +85,7 @@ def unpooled_forward(tables: EmbeddingTables, batch: Batch, check: BoundsCheck |
             batch.offsets,
             batch.bags.places,
             tables.on_device.weights_offsets,
-            check or BoundsCheck(),
+            check,
             batch.bags.batch_size,
             D,
             config.unpooled_programs,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.faults import Fault
+from tests.mutants.fault import Fault
 from tests.mutants.plant import Edit
 
 RULES = "rules.py"

@@ -15,8 +15,8 @@ from oracles.report import size
 from strategies.cases import cases
 from tbe_kernels.paths import PATHS
 from tests.failures import shrink
-from tests.mutants.faults import FAULTS, Fault
-from tests.mutants.optimizer_faults import OPTIMIZER_FAULTS
+from tests.mutants import FAULTS
+from tests.mutants.fault import Fault
 from tests.mutants.plant import plant
 
 CONTROL = Fault("no fault at all", "spec.py", "MAX_D = 2**20", "MAX_D = 2 * 2**19", "backward.plan")
@@ -55,7 +55,7 @@ def test_a_copy_without_a_fault_passes() -> None:
     assert (verdict, tried) == (None, 40)
 
 
-@pytest.mark.parametrize("fault", [*FAULTS, *OPTIMIZER_FAULTS], ids=lambda fault: fault.name.replace(" ", "-"))
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
 def test_fault_is_found_and_shrinks(fault: Fault) -> None:
     implementation = TbeKernels(plant(*fault.edits))
     begin = time.perf_counter()

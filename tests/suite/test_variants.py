@@ -15,8 +15,8 @@ from tbe_kernels.variants import AXES, POINTERS, SMALL, TARGETS, TILE_KNOBS, Var
 
 #: The module's arguments by what they do to compiled code. A new one needs an axis, or a reason.
 ON_AXES = {"embedding_specs", "pooling_mode", "weights_precision", "output_dtype", "bounds_check_mode", "optimizer"}
-ON_AXES |= {"weight_decay_mode", "config", "stochastic_rounding", "gradient_clipping"}
-NUMBERS = {"learning_rate", "eps", "weight_decay", "beta1", "beta2", "eta", "momentum", "max_norm", "rounding_seed"}
+ON_AXES |= {"weight_decay_mode", "config", "max_norm", "stochastic_rounding", "gradient_clipping"}
+NUMBERS = {"learning_rate", "eps", "weight_decay", "beta1", "beta2", "eta", "momentum", "rounding_seed"}
 NUMBERS |= {"max_gradient"}
 NOT_SEEN_BY_KERNELS = {"self", "device", "feature_table_map"}
 
