@@ -16,13 +16,15 @@ from typing import Any
 
 from tbe_kernels.variants import Arguments, Variants
 
-GLOBAL_ATOMIC = re.compile(r"\b(?:atom|red)\.(?![\w.]*\bshared\b)(?:async\.)?\w*|\b(?:global|flat|buffer)_atomic_\w+")
+GLOBAL_ATOMIC = re.compile(r"\b(?:atom|red)\.(?![\w.:]*\bshared)[\w.:]+|\b(?:global|flat|buffer)_atomic_\w+")
 IR_BARRIER = re.compile(r"\b(?:gpu\.barrier|ttg\.barrier|ttg\.local_barrier)\b")
 PTX_BARRIER = re.compile(r"\b(?:bar|barrier)\.sync\b|\bbarrier\.cta\.sync\b")
 #: One warp needs no more than this.
 PTX_WARP_BARRIER = re.compile(PTX_BARRIER.pattern + r"|\bbar\.warp\.sync\b")
 PTX_VECTOR = re.compile(r"\b(?:ld|st)\.global\.(?:\w+(?:::\w+)?\.)*v(\d)\.[a-z](\d+)\b")
 AMD_VECTOR = re.compile(r"\b(?:global|flat|buffer)_load_dwordx4\b")
+#: A value in Triton's IR.
+VALUE = re.compile(r"%[\w$.#-]+")
 #: The widest load of one lane, in bytes.
 WIDEST = 16
 
@@ -116,12 +118,12 @@ def narrow_products(ttir: str) -> list[str]:
     for operation in definitions.values():
         if not re.match(r"arith\.muli .*: (?:tensor<[\dx]+x)?i32>?$", operation):
             continue
-        factors = [_origin(name, definitions) for name in re.findall(r"%[\w#-]+", operation)]
+        factors = [_origin(name, definitions) for name in VALUE.findall(operation)]
         made = [definitions.get(name, "") for name in factors]
         constant = any(text.startswith("arith.constant") for text in made)
         of_grid = any(re.match(r"tt\.get_(?:program_id|num_programs)", text) for text in made)
         remainder = any(
-            text.startswith("arith.divsi") and _origin(re.findall(r"%[\w#-]+", text)[1], definitions) == other
+            text.startswith("arith.divsi") and _origin(VALUE.findall(text)[1], definitions) == other
             for text, other in zip(made, reversed(factors), strict=True)
         )
         if of_grid:
@@ -135,7 +137,7 @@ def narrow_products(ttir: str) -> list[str]:
 
 def _origin(name: str, definitions: Mapping[str, str]) -> str:
     """A value behind its copies to other shapes and widths."""
-    copy = re.compile(r"(?:tt\.(?:splat|broadcast|expand_dims|reshape)|arith\.(?:ext|trunc)\w+) (%[\w#-]+)")
+    copy = re.compile(r"(?:tt\.(?:splat|broadcast|expand_dims|reshape)|arith\.(?:ext|trunc)\w+) (%[\w$.#-]+)")
     while match := copy.match(definitions.get(name, "")):
         name = match[1]
     return name
@@ -143,7 +145,7 @@ def _origin(name: str, definitions: Mapping[str, str]) -> str:
 
 def _definitions(ttir: str) -> Iterator[tuple[str, str]]:
     for line in lines(ttir):
-        match = re.match(r"(%[\w#-]+)(?::\d+)? = (.*?)(?: loc\(.*)?$", line)
+        match = re.match(r"(%[\w$.#-]+?)(?::\d+)? = (.*?)(?: loc\(.*)?$", line)
         if match:
             yield match[1], match[2]
 
@@ -171,9 +173,16 @@ def gathered_bytes(arguments: Arguments, pointer: str, height: str, lanes: int) 
 
 
 def findings(
-    variants: Variants, arguments: Arguments, aligned: bool, num_warps: int, lanes: int, asm: Mapping[str, Any]
+    variants: Variants,
+    arguments: Arguments,
+    aligned: bool,
+    num_warps: int,
+    lanes: int,
+    asm: Mapping[str, Any],
+    vectors: bool = True,
 ) -> list[str]:
-    """All that is wrong with a compiled form. `asm`: what `triton.compile` made, by stage; `lanes`: of a warp."""
+    """All that is wrong with a compiled form. `asm`: what `triton.compile` made, by stage; `lanes`: of a warp;
+    `vectors`: whether this Triton can make vector loads of aligned rows."""
     is_ptx = "ptx" in asm
     assembly = asm["ptx"] if is_ptx else asm["amdgcn"]
     wrong = [f"32-bit product of run-time numbers: {line}" for line in narrow_products(asm["ttir"])]
@@ -189,7 +198,7 @@ def findings(
     if is_ptx and not aligned and ptx_vectors(assembly):
         wrong.append(f"unaligned pointers, and a vector access of {max(ptx_vectors(assembly))} bytes")
     pointer, height = variants.gathers, variants.height
-    if aligned and pointer and gathered_bytes(arguments, pointer, height, lanes * num_warps) == WIDEST:
+    if vectors and aligned and pointer and gathered_bytes(arguments, pointer, height, lanes * num_warps) == WIDEST:
         widest = max(ptx_vectors(assembly), default=0) if is_ptx else WIDEST * bool(AMD_VECTOR.search(assembly))
         if widest < WIDEST:
             wrong.append(f"aligned rows, but no load of {WIDEST} bytes; the widest vector has {widest}")

@@ -90,6 +90,8 @@ def check_kernel(name: str, target_name: str) -> Result:
     """Compile every form of a kernel for one target and look at each."""
     begin, target, result = time.perf_counter(), TARGETS[target_name], Result(name, target_name)
     used: list[Resources] = []
+    # Before 3.8, AMD's buffer loads forget what is divisible.
+    vectors = target.backend == "cuda" or tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 8)
     try:
         variants, found = variants_of(kernels()[name]), forms_of(name, target_name)
     except Exception as error:
@@ -99,7 +101,7 @@ def check_kernel(name: str, target_name: str) -> Result:
         try:
             compiled = triton.compile(form.source(), target=target, options=form.options)
             warps, aligned = compiled.metadata.num_warps, setting[POINTERS] == "aligned"
-            wrong = findings(variants, form.arguments, aligned, warps, target.warp_size, compiled.asm)
+            wrong = findings(variants, form.arguments, aligned, warps, target.warp_size, compiled.asm, vectors)
             used.append(resources(compiled.asm, compiled.metadata, triton.knobs.nvidia.cuobjdump.path))
         except Exception as error:
             wrong = [_message(error)]

@@ -30,6 +30,7 @@ def gradient_starts(lookups, at, live, D, B, total_D, ALIGN: tl.constexpr):
         bag = tl.load(lookups.bags + at, mask=live, other=0)
         if lookups.places.output is not None:
             start = tl.load(lookups.places.output + bag, mask=live, other=0)
+            start = start // ALIGN * ALIGN  # the same; before Triton 3.9, tl.multiple_of of a loaded block is lost
         else:
             # The features of a run share its table, not its columns.
             feature = bag // B
