@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 
 import pytest
@@ -16,6 +15,7 @@ from oracles.check import check
 from oracles.kernels import IMPLEMENTATION
 from oracles.report import report
 from tests.kernels.graphed import GraphedKernels
+from tests.kernels.sync import nothing_synchronises
 
 #: Every way from a forward to its backward that a step can take.
 ROUTES: dict[str, dict[str, object]] = {
@@ -56,18 +56,12 @@ def test_nothing_synchronises(route: str, optimizer: str, mode: str, device: tor
     indices = torch.arange(24, device=device) % 5
     offsets = torch.arange(0, 25, 4, device=device)
     psw = torch.ones(24, device=device, requires_grad=True)
-    torch.cuda.synchronize()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "a prototype feature"
-        torch.cuda.set_sync_debug_mode("error")
-    try:
+    with nothing_synchronises():
         output = module(indices, offsets, psw)
         output.backward(torch.ones_like(output))
         module.set_learning_rate(0.5)
         output = module(indices, offsets)
         output.sum().backward()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert int(module.iter) == 2
 
 
@@ -125,15 +119,9 @@ def test_a_variable_batch_does_not_synchronise_and_is_not_captured_unseen(device
     module = TableBatchedEmbeddingBags([(100, 8), (5, 33)], device=device)
     module.init_embedding_weights_uniform(-1, 1)
     indices, offsets = torch.arange(24, device=device) % 5, torch.arange(0, 25, 4, device=device)
-    torch.cuda.synchronize()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "a prototype feature"
-        torch.cuda.set_sync_debug_mode("error")
-    try:
+    with nothing_synchronises():
         for sizes in (((1, 2), (3, 0)), ((0, 0), (6, 0))):
             module(indices, offsets, batch_size_per_feature_per_rank=sizes).sum().backward()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert int(module.iter) == 2
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         _ = indices + 1  # an empty graph is warned of

@@ -16,6 +16,7 @@ from oracles.check import check
 from oracles.report import report
 from tbe_kernels.observe import observing
 from tests.kernels.graphed import GraphedKernels
+from tests.kernels.sync import nothing_synchronises
 
 
 @pytest.fixture(autouse=True)
@@ -148,12 +149,8 @@ def test_nothing_synchronises(device: torch.device) -> None:
     if device.type != "cuda":
         pytest.skip("needs --device cuda")
     module, inputs = make(device), batch(device)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with nothing_synchronises():
         module(**inputs).sum().backward()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert int(module.iter) == 1
 
 
