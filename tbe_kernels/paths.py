@@ -23,7 +23,8 @@ class Eligibility:
     `lookups`: whether at least one lookup is needed. `repairs`: "offsets" or "ids" where the route has most to do if
     these are malformed. `variable`: whether the batch has to be a variable one. `plain`: whether it may be neither
     variable nor weighted. `one_table`: there is one feature, its table of at the most so many rows and columns.
-    `crowded`: whether the route has most to do where there are many samples.
+    `crowded`: whether the route has most to do where there are many samples. `steps`: whether it takes an optimizer
+    that steps, which NONE does not.
     """
 
     knobs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -36,6 +37,7 @@ class Eligibility:
     plain: bool = False
     one_table: tuple[int, int] | None = None
     crowded: bool = False
+    steps: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ PATHS: tuple[KernelPath, ...] = (
         "backward.from_counts",
         "backward",
         (from_counts.multiply_counts_kernel, from_counts.step_named_rows_kernel),
-        replace(_SMALL_TABLE, knobs={**_SMALL_TABLE.knobs, "backward_from_counts": (True,)}, lookups=True),
+        replace(_SMALL_TABLE, knobs={**_SMALL_TABLE.knobs, "backward_from_counts": (True,)}, lookups=True, steps=True),
     ),
     KernelPath(
         "backward.psw_gradient",

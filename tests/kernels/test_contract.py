@@ -45,7 +45,8 @@ def test_contract(path: KernelPath, part: tuple[int, int], device: torch.device,
             pytest.fail(reported[case], pytrace=False)
 
     (seed(number)(holds) if parts > 1 else holds)()
-    assert ran >= drawn / 2, f"only {ran} of {drawn} examples ran {path.name}"
+    # Half of them, less three standard deviations of a fair coin: a small part of the examples may have bad luck.
+    assert ran >= drawn / 2 - 1.5 * drawn**0.5, f"only {ran} of {drawn} examples ran {path.name}"
 
 
 def _tell_hypothesis(verdict: Any) -> None:
