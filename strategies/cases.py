@@ -55,7 +55,7 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
     costly = max(t.dim for t in tables) > 512 or len(features) > 8
     routing = draw(routings(needs, limits, longest=COSTLY_RUN if costly else None))
     config = config_of(routing)
-    optimizer = draw(optimizers(steps=needs.steps))
+    optimizer = draw(optimizers(among=needs.optimizers))
     modes = needs.case.get("bounds_check_mode", BOUNDS_CHECK_MODES)
     bounds_check_mode = draw(st.sampled_from(("WARNING", *modes)))  # the one mode that counts
     indices_dtype = draw(st.sampled_from(INTEGERS))

@@ -36,9 +36,9 @@ DECAYS = (0.01, 0.5, 0.1)
 
 
 @st.composite
-def optimizers(draw: st.DrawFn, *, steps: bool = False) -> Optimizer:
-    """Any optimizer, or any that steps; what it reads anywhere in its range, 0 included; clipping now and then."""
-    name = draw(st.sampled_from([n for n in OPTIMIZERS for _ in range(SHARE[n]) if not (steps and n == "NONE")]))
+def optimizers(draw: st.DrawFn, *, among: tuple[str, ...] = ()) -> Optimizer:
+    """Any optimizer, or one of some; what it reads anywhere in its range, 0 included; clipping now and then."""
+    name = draw(st.sampled_from([n for n in among or OPTIMIZERS for _ in range(SHARE[n])]))
     hyper: dict[str, float] = {}
     if name not in (*LINEAR, "LARS_SGD"):
         hyper["eps"] = draw(st.sampled_from((1e-8, 0.0, 1e-3, 1.0)))

@@ -12,6 +12,7 @@ from typing import Any
 
 from tbe_kernels.backward import from_counts, long_run, long_run_fused, plan, psw_gradient, short_run
 from tbe_kernels.forward import bounds_check, generic, small_table, unpooled
+from tbe_kernels.optimizers import OPTIMIZERS
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,7 @@ class Eligibility:
     `lookups`: whether at least one lookup is needed. `repairs`: "offsets" or "ids" where the route has most to do if
     these are malformed. `variable`: whether the batch has to be a variable one. `plain`: whether it may be neither
     variable nor weighted. `one_table`: there is one feature, its table of at the most so many rows and columns.
-    `crowded`: whether the route has most to do where there are many samples. `steps`: whether it takes an optimizer
-    that steps, which NONE does not.
+    `crowded`: whether the route has most to do where there are many samples. `optimizers`: which it takes; none: any.
     """
 
     knobs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Eligibility:
     plain: bool = False
     one_table: tuple[int, int] | None = None
     crowded: bool = False
-    steps: bool = False
+    optimizers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,12 @@ PATHS: tuple[KernelPath, ...] = (
         "backward.from_counts",
         "backward",
         (from_counts.multiply_counts_kernel, from_counts.step_named_rows_kernel),
-        replace(_SMALL_TABLE, knobs={**_SMALL_TABLE.knobs, "backward_from_counts": (True,)}, lookups=True, steps=True),
+        replace(
+            _SMALL_TABLE,
+            knobs={**_SMALL_TABLE.knobs, "backward_from_counts": (True,)},
+            lookups=True,
+            optimizers=tuple(kind.name for kind, row in OPTIMIZERS.items() if row.steps),
+        ),
     ),
     KernelPath(
         "backward.psw_gradient",

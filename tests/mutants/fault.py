@@ -14,6 +14,7 @@ SMALL = (2, 3, 6)
 class Fault:
     """One fault: in `file`, `old` (there once) becomes `new`, and `more` edits. `path`: whose strategy finds it.
 
+    `optimizers`: those to aim at, where only some can show it; the `ci` profile draws each a hundred times and more.
     `guard`: which guard of the interpreter has to see it ("" for the oracle of values).
     """
 
@@ -25,6 +26,7 @@ class Fault:
     size: tuple[int, int, int] = SMALL
     more: tuple[Edit, ...] = ()
     guard: str = ""
+    optimizers: tuple[str, ...] = ()
 
     @property
     def edits(self) -> tuple[Edit, ...]:

@@ -8,6 +8,9 @@ from tests.mutants.plant import Edit
 RULES = "rules.py"
 ROWS = "backward/rows.py"
 
+MOMENTS = ("ADAM", "PARTIAL_ROWWISE_ADAM", "LAMB", "PARTIAL_ROWWISE_LAMB")
+LAMBS = ("LAMB", "PARTIAL_ROWWISE_LAMB")
+
 OPTIMIZER_FAULTS = (
     # Moments.
     Fault(
@@ -31,6 +34,7 @@ OPTIMIZER_FAULTS = (
                 "        self.row_steps = torch.zeros(layout.total_rows, dtype=torch.int64, device=device)\n",
             ),
         ),
+        optimizers=MOMENTS,
     ),
     Fault(
         "the first moment is not corrected",
@@ -38,6 +42,7 @@ OPTIMIZER_FAULTS = (
         "tl.div_rn(first, tl.load(rows.bias_corrections))",
         "first",
         "backward.short_run",
+        optimizers=MOMENTS,
     ),
     Fault(
         "the second moment is not corrected",
@@ -45,6 +50,7 @@ OPTIMIZER_FAULTS = (
         "tl.div_rn(second, tl.load(rows.bias_corrections + 1))",
         "second",
         "backward.short_run",
+        optimizers=MOMENTS,
     ),
     Fault(
         "bias corrections in fp32",
@@ -52,6 +58,7 @@ OPTIMIZER_FAULTS = (
         "torch.cat(self._betas).to(torch.float64)",
         "torch.cat(self._betas)",
         "backward.plan",
+        optimizers=MOMENTS,
     ),
     Fault(
         "untouched rows decay",
@@ -61,6 +68,7 @@ OPTIMIZER_FAULTS = (
         "    if tables.optimizer.bias_corrections is not None:\n"
         "        tables.weights.data.mul_(1 - float(tables.optimizer.hyper[0] * tables.optimizer.hyper[4]))\n",
         "backward.short_run",
+        optimizers=MOMENTS,
     ),
     Fault(
         "the moments of another table's elements",
@@ -68,6 +76,7 @@ OPTIMIZER_FAULTS = (
         "state_row, elements, inside",
         "state_row, elements - tl.load(rows.weights_offsets + feature), inside",
         "backward.short_run",
+        optimizers=MOMENTS,
     ),
     # Norms and means.
     Fault(
@@ -90,6 +99,7 @@ OPTIMIZER_FAULTS = (
         "unscaled = (weight_norm == 0) | (norm == 0)",
         "unscaled = norm == 0",
         "backward.short_run",
+        optimizers=LAMBS,
     ),
     Fault(
         "LAMB divides by a norm of zero",
@@ -98,6 +108,7 @@ OPTIMIZER_FAULTS = (
         "tl.div_rn(weight_norm, norm)",
         "backward.short_run",
         more=(Edit(RULES, "unscaled = (weight_norm == 0) | (norm == 0)", "unscaled = weight_norm == 0"),),
+        optimizers=LAMBS,
     ),
     Fault(
         "LARS divides zero by zero",
@@ -106,6 +117,7 @@ OPTIMIZER_FAULTS = (
         "divisor",
         "backward.short_run",
         more=(Edit(RULES, "    rate = tl.where(divisor == 0, 0.0, rate)\n", ""),),
+        optimizers=("LARS_SGD",),
     ),
     Fault(
         "LARS leaves the decay out of its divisor",
@@ -113,6 +125,7 @@ OPTIMIZER_FAULTS = (
         "divisor = norm_of(grad) + decay * weight_norm",
         "divisor = norm_of(grad)",
         "backward.short_run",
+        optimizers=("LARS_SGD",),
     ),
     Fault(
         "the norm of a row is bounded before the step",
@@ -120,6 +133,7 @@ OPTIMIZER_FAULTS = (
         "stepped = within_norm(stepped, tl.load(rows.max_norm))",
         "stepped = within_norm(kept, tl.load(rows.max_norm)) - multiplier * grad",
         "backward.short_run",
+        optimizers=("EXACT_ROWWISE_ADAGRAD",),
     ),
     # Gradient clipping.
     Fault(
@@ -164,6 +178,7 @@ OPTIMIZER_FAULTS = (
         "weight = RULE(weight, grad, state_row,",
         "weight = RULE(weight, grad, state_row if rows.row_gradients is None else key.to(tl.int64),",
         "backward.plan",
+        optimizers=("NONE",),
     ),
     Fault(
         "NONE leaves garbage beyond D",
@@ -171,6 +186,7 @@ OPTIMIZER_FAULTS = (
         "gradients=torch.zeros((most,",
         "gradients=torch.empty((most,",
         "backward.plan",
+        optimizers=("NONE",),
     ),
     Fault(
         "NONE counts the pruned ids as a row",
@@ -178,6 +194,7 @@ OPTIMIZER_FAULTS = (
         "no_row_gradients(tables, N, plan.run_bounds[-1:])",
         "no_row_gradients(tables, N, (plan.run_starts < N).sum().reshape(1))",
         "backward.plan",
+        optimizers=("NONE",),
     ),
     Fault(
         "NONE numbers the runs of a long merge among themselves",
@@ -185,5 +202,6 @@ OPTIMIZER_FAULTS = (
         "        run = tl.load(long_runs.runs + owner)\n        first = tl.load(run_starts + run)\n",
         "        run = owner\n        first = tl.load(run_starts + tl.load(long_runs.runs + owner))\n",
         "backward.long_run.ordered",
+        optimizers=("NONE",),
     ),
 )

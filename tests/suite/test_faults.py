@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -28,17 +29,22 @@ class FoundError(Exception):
     """Ends the search."""
 
 
-def search(implementation: TbeKernels, path: str, most: int) -> tuple[Verdict | None, int]:
-    """The first failure among the `ci` profile's examples for a path, and how many were tried."""
+def search(
+    implementation: TbeKernels, path: str, most: int, optimizers: tuple[str, ...] = (), sweep: str = "own"
+) -> tuple[Verdict | None, int]:
+    """The first failure among `most` derandomised examples for a path, and how many were tried."""
     failed: list[Verdict] = []
     tried = 0
+    aimed = next(p for p in PATHS if p.name == path)
+    if optimizers:
+        aimed = replace(aimed, needs=replace(aimed.needs, optimizers=optimizers))
 
     @settings(settings.get_profile("ci"), phases=(Phase.generate,), max_examples=most)
-    @given(cases(path=next(p for p in PATHS if p.name == path)))
+    @given(cases(path=aimed))
     def look(case: Case) -> None:
         nonlocal tried
         tried += 1
-        verdict = check(case, implementation, torch.device("cpu"))
+        verdict = check(case, implementation, torch.device("cpu"), sweep)
         if verdict.status == "failed":
             failed.append(verdict)
             raise FoundError
@@ -53,7 +59,7 @@ def search(implementation: TbeKernels, path: str, most: int) -> tuple[Verdict | 
 def test_a_copy_without_a_fault_passes() -> None:
     """The control: what the other tests find is the fault, not the planting."""
     implementation = TbeKernels(plant(*CONTROL.edits))
-    verdict, tried = search(implementation, CONTROL.path, 40)
+    verdict, tried = search(implementation, CONTROL.path, 40, sweep="some")
     assert (verdict, tried) == (None, 40)
 
 
@@ -61,7 +67,9 @@ def test_a_copy_without_a_fault_passes() -> None:
 def test_fault_is_found_and_shrinks(fault: Fault) -> None:
     implementation = TbeKernels(plant(*fault.edits))
     begin = time.perf_counter()
-    verdict, tried = search(implementation, fault.path, MOST)
+    verdict, tried = search(implementation, fault.path, MOST, fault.optimizers)
+    if verdict is None:  # a fault that takes two routings to see, or one that is drawn seldom
+        verdict, tried = search(implementation, fault.path, MOST, fault.optimizers, "some")
     assert verdict is not None, f"not found in {tried} examples"
     assert not verdict.findings[0].raised, verdict.findings[0].headline  # a wrong result, not a crash
     found = time.perf_counter()
