@@ -74,8 +74,8 @@ def fewer_samples(case: Case) -> Candidates:
     for k, batch in enumerate(case.batches):
         if any(isinstance(f, Sampled) for f in batch.features):
             for name in ("samples", "mean_length"):
-                halved = tuple(halved(f, name) for f in batch.features)
-                yield changed(case, batches=with_(case.batches, k, replace(batch, features=halved)))
+                fewer = tuple(halved(f, name) for f in batch.features)
+                yield changed(case, batches=with_(case.batches, k, replace(batch, features=fewer)))
             continue
         starts = case.bag_starts(k)
         if batch.is_variable:
