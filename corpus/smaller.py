@@ -74,8 +74,8 @@ def fewer_samples(case: Case) -> Candidates:
     for k, batch in enumerate(case.batches):
         if any(isinstance(f, Sampled) for f in batch.features):
             for name in ("samples", "mean_length"):
-                fewer = tuple(halved(f, name) for f in batch.features)
-                yield changed(case, batches=with_(case.batches, k, replace(batch, features=fewer)))
+                halves = tuple(halved(f, name) for f in batch.features)
+                yield changed(case, batches=with_(case.batches, k, replace(batch, features=halves)))
             continue
         starts = case.bag_starts(k)
         if batch.is_variable:
@@ -165,6 +165,40 @@ def fewer_lookups(case: Case) -> Candidates:
             yield put(bag[:half])
         for place in range(len(bag)):
             yield put(without(bag, place))
+
+
+def joined_samples(case: Case) -> Candidates:
+    """Two neighbouring samples as one that has the lookups of both."""
+    for k, batch in enumerate(case.batches):
+        starts = case.bag_starts(k)
+        if batch.is_variable or any(isinstance(f, Sampled) for f in batch.features):
+            continue
+        for sample in range(1, starts[1]):
+            features = tuple(
+                (*f[: sample - 1], f[sample - 1] + f[sample], *f[sample + 1 :])
+                for f in batch.features
+                if isinstance(f, tuple)
+            )
+            gone = range(sample, starts[-1], starts[1])
+            joined = replace(batch, features=features, offsets_edits=moved(batch, gone))
+            yield changed(case, batches=with_(case.batches, k, joined))
+
+
+def joined_features(case: Case) -> Candidates:
+    """Two features of one table as one that has the lookups of both."""
+    if case.is_sampled() or any(b.is_variable or b.offsets_edits for b in case.batches):
+        return
+    for f in range(1, case.num_features):
+        if case.feature_table_map[f - 1] != case.feature_table_map[f]:
+            continue
+        kept = [g for g in range(case.num_features) if g != f]
+        batches = []
+        for batch in case.batches:
+            pair = zip(batch.features[f - 1], batch.features[f], strict=True)  # type: ignore[arg-type]
+            features = with_(batch.features, f - 1, tuple(a + b for a, b in pair))
+            wanted = chosen(batch.feature_requires_grad, kept)
+            batches.append(replace(batch, features=without(features, f), feature_requires_grad=wanted))
+        yield changed(case, feature_table_map=without(case.feature_table_map, f), batches=tuple(batches))
 
 
 def in_every_batch(case: Case) -> Candidates:
