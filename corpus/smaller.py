@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -83,6 +83,11 @@ def fewer_samples(case: Case) -> Candidates:
                 for sample in range(len(bags) if isinstance(bags, tuple) else 0):
                     yield changed(case, batches=with_(case.batches, k, without_sample(batch, f, sample, starts[f])))
             continue
+        for kept in sorted({starts[1] // 2, starts[1] // 2 + 1}) if starts[1] > 3 else ():
+            lost = [bag for f in range(case.num_features) for bag in range(starts[f] + kept, starts[f + 1])]
+            features = tuple(f[:kept] for f in batch.features if isinstance(f, tuple))
+            fewer = replace(batch, features=features, offsets_edits=moved(batch, lost))
+            yield changed(case, batches=with_(case.batches, k, fewer))
         for sample in range(starts[1]):
             features = tuple(without(f, sample) for f in batch.features if isinstance(f, tuple))
             gone = range(sample, starts[-1], starts[1])
@@ -117,7 +122,7 @@ def chosen(items: tuple, kept: list[int]) -> tuple:
     return tuple(items[f] for f in kept) if items else ()
 
 
-def moved(batch: Batch, gone: range) -> tuple[tuple[int, int], ...]:
+def moved(batch: Batch, gone: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """The batch's offset edits where their offsets lie once the bags `gone` are."""
     return tuple({place - sum(bag < place for bag in gone): value for place, value in batch.offsets_edits}.items())
 
