@@ -21,6 +21,7 @@ from corpus.smaller import (
 )
 
 OTHER_SEEDS = (0, 1, 2, 3)
+FAR = 1000
 PLAIN = Case(tables=(Table(1, 1),), feature_table_map=(0,), batches=(), order=())
 
 
@@ -76,6 +77,28 @@ def plainer_routing(case: Case) -> Candidates:
             for smaller in (1, 2, 3, 4):
                 if smaller < value:
                     yield changed(case, routing={**case.routing, knob: smaller})
+
+
+def other_knobs(case: Case) -> Candidates:
+    """A smaller structure on smaller pieces: what is at the edge of a piece has to stay there."""
+    for make in (fewer_features, fewer_samples):
+        for smaller in make(case):
+            if smaller is None:
+                continue
+            for knob, value in case.routing.items():
+                if isinstance(value, int) and not isinstance(value, bool):
+                    for less in (1, 2, 3):
+                        if less < value:
+                            yield changed(smaller, routing={**case.routing, knob: less})
+
+
+def far_edits(case: Case) -> Candidates:
+    """Fewer samples with offsets that are far off: a repair of those changes more of the others."""
+    for smaller in fewer_samples(case):
+        for k, batch in enumerate(smaller.batches if smaller is not None else ()):
+            far = tuple((place, FAR) for place, _ in batch.offsets_edits)
+            if smaller is not None and far and far != batch.offsets_edits:
+                yield changed(smaller, batches=with_(smaller.batches, k, replace(batch, offsets_edits=far)))
 
 
 def other_values(case: Case) -> Candidates:

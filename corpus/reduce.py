@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 from corpus.case import Case
 from corpus.plainer import (
+    far_edits,
+    other_knobs,
     other_values,
     plainer_axes,
     plainer_routing,
@@ -77,6 +79,8 @@ PASSES = (
     in_every_batch,
     shorter_repeats,
     shorter_schedule,
+    other_knobs,
+    far_edits,
     plainer_axes,
     closer_ids,
     smaller_tables,

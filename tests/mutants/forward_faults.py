@@ -95,7 +95,6 @@ FORWARD_FAULTS = (
         "changed += tl.sum((inside & (fixed != given)).to(tl.int64), axis=0)",
         "changed = tl.maximum(changed, tl.max((inside & (fixed != given)).to(tl.int64), axis=0))",
         "check.offsets",
-        (2, 4, 6),
     ),
     Fault(
         "repairs are counted in the last block alone",
@@ -140,7 +139,7 @@ FORWARD_FAULTS = (
         "groups = -(-slots // config.bags_per_program)",
         "groups = max(1, slots // config.bags_per_program)",
         "forward.pooled",
-        (2, 6, 6),
+        (2, 4, 6),
         (
             Edit(
                 "forward/generic.py",
