@@ -69,14 +69,18 @@ def plainer_values(case: Case) -> Candidates:
             yield changed(case, values=replace(values, **change))
 
 
-def plainer_routing(case: Case) -> Candidates:
-    for knob in case.routing:
-        yield changed(case, routing={k: v for k, v in case.routing.items() if k != knob})
+def smaller_knobs(case: Case) -> Candidates:
+    """Smaller pieces first: the defaults are large, and what is at the edge of a piece grows with it."""
     for knob, value in case.routing.items():
         if isinstance(value, int) and not isinstance(value, bool):
             for smaller in (1, 2, 3, 4):
                 if smaller < value:
                     yield changed(case, routing={**case.routing, knob: smaller})
+
+
+def plainer_routing(case: Case) -> Candidates:
+    for knob in case.routing:
+        yield changed(case, routing={k: v for k, v in case.routing.items() if k != knob})
 
 
 def other_knobs(case: Case) -> Candidates:

@@ -18,6 +18,7 @@ from corpus.plainer import (
     plainer_routing,
     plainer_values,
     shorter_schedule,
+    smaller_knobs,
 )
 from corpus.smaller import (
     Candidates,
@@ -77,6 +78,7 @@ PASSES = (
     simpler_edits,
     fewer_lookups,
     in_every_batch,
+    smaller_knobs,
     shorter_repeats,
     shorter_schedule,
     other_knobs,

@@ -130,7 +130,7 @@ def test_an_overflow_counts_where_it_reaches_an_address(row: int, dropped: bool)
 
 @pytest.mark.parametrize("fault", [*BOUNDS, *VALUES], ids=lambda fault: fault.name.replace(" ", "-"))
 def test_fault_is_seen_and_shrinks(fault: Fault) -> None:
-    hunt(fault, TbeKernels(plant(*fault.edits)))
+    hunt(fault, TbeKernels(plant(*fault.edits)), fault.guard)
 
 
 def big_table(rows: int = 2**21 + 2, dim: int = 1024) -> Case:
