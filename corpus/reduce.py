@@ -41,7 +41,7 @@ from corpus.smaller import (
 Fails = Callable[[Case], bool]
 
 
-def reduce(case: Case, fails: Fails, most_tries: int = 600) -> Case:
+def reduce(case: Case, fails: Fails, most_tries: int = 1000) -> Case:
     """The smallest case that still `fails`, as far as single steps and `most_tries` calls lead."""
     tried = {case}
     progress = True

@@ -54,6 +54,8 @@ MOST_LENGTHS = 4
 FEW_LENGTHS = 3
 #: Gathers that a batch, and chunks that a run, are cut into at the most: beyond, widths of 1 and 2 grow with the case.
 MOST_PIECES = 32
+#: Column tiles that a row is cut into at the most.
+MOST_TILES = 16
 
 
 class TbeKernels:
@@ -123,14 +125,18 @@ class TbeKernels:
             counted = COUNTED if device.type == "cpu" else COUNTED[:1]
             changes[2:2] = [{"small_table": "always", "backward_from_counts": True, **knobs} for knobs in counted]
         lookups = max(len(ids_and_lengths(case, k)[0]) for k in set(case.order))
-        least = min(32, self.package.spec.next_power_of_two(max(1, lookups // MOST_PIECES)))
+        widest = max(case.tables[t].dim for t in case.feature_table_map)
+        power = self.package.spec.next_power_of_two
+        gather = min(32, power(max(1, lookups // MOST_PIECES)))
+        tile = power(-(-widest // MOST_TILES))
+        least = {"gather_width": gather, "backward_gather_width": gather, "max_block_d": tile}
         turns = {**RUN_TIME_TURNS, **(COMPILE_TIME_TURNS if device.type == "cpu" else {})}
         turns |= SMALL_TABLE_TURNS if has_small_table else {}
         seen = []
         for number, change in enumerate([{}, *changes]):
             turn = {knob: values[number % len(values)] for knob, values in turns.items()} if number else {}
-            for knob in turn.keys() & {"gather_width", "backward_gather_width"}:
-                turn[knob] = max(turn[knob], least)
+            for knob in turn.keys() & least.keys():
+                turn[knob] = max(turn[knob], least[knob])
             routing = {**case.routing, **turn, **change}
             if routing not in seen:
                 seen.append(routing)

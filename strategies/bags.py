@@ -113,7 +113,7 @@ def _aim_bag(draw: st.DrawFn, bags: list[list[int]], rows: int, window: int) -> 
     """Give one bag exactly as many lookups as a window asks for, the last of them few rows over and over."""
     targets = [window, window + 1, window - 1, 2 * window, 2 * window + 1]
     if window == COUNTED:
-        targets += [300, MOST_COUNTED + 1, MOST_COUNTED + 1]
+        targets += [300, *(MOST_COUNTED + 1,) * 4]
     length, bag = draw(st.sampled_from(targets)), bags[draw(st.integers(0, len(bags) - 1))]
     if length > MOST_COUNTED:
         bag[:] = [draw(st.integers(0, rows - 1))] * length

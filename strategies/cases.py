@@ -25,7 +25,7 @@ from corpus.case import (
     samples_of,
 )
 from strategies.bags import feature_bags
-from strategies.optimizers import RATES, fp32, optimizers
+from strategies.optimizers import CLIPS, RATES, fp32, optimizers
 from strategies.rounding import rounded
 from strategies.routing import INTERPRETER, Limits, config_of, routings
 from strategies.tables import table_sets
@@ -55,7 +55,7 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
     costly = max(t.dim for t in tables) > 512 or len(features) > 8
     routing = draw(routings(needs, limits, longest=COSTLY_RUN if costly else None))
     config = config_of(routing)
-    optimizer = draw(optimizers(among=needs.optimizers))
+    optimizer = draw(optimizers(among=needs.optimizers, clips=needs.case.get("clips", CLIPS)))
     modes = needs.case.get("bounds_check_mode", BOUNDS_CHECK_MODES)
     bounds_check_mode = draw(st.sampled_from(("WARNING", *modes)))  # the one mode that counts
     indices_dtype = draw(st.sampled_from(INTEGERS))
@@ -88,7 +88,7 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
             batches=tuple(drawn),
             optimizer=optimizer,
             mean=pooling_mode == "MEAN",
-            one_in=6 if needs.one_table else 16,  # a product spreads what a sum does not
+            products=needs.one_table is not None,
         )
     )
     case = Case(
@@ -106,7 +106,7 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
         values=case_values,
         routing=routing,
     )
-    return draw(rounded(case))
+    return draw(rounded(case, wanted=needs.case.get("stochastic_rounding", (False, True))))
 
 
 def _any_rate(draw: st.DrawFn, optimizer: Optimizer) -> Optimizer:

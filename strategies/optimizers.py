@@ -33,10 +33,12 @@ SHARE = {
 #: Linear in the gradient, so that exact mode stays exact from step to step.
 LINEAR = ("EXACT_SGD", "NONE")
 DECAYS = (0.01, 0.5, 0.1)
+#: How often gradients are clipped.
+CLIPS = (False,) * 5 + (True,)
 
 
 @st.composite
-def optimizers(draw: st.DrawFn, *, among: tuple[str, ...] = ()) -> Optimizer:
+def optimizers(draw: st.DrawFn, *, among: tuple[str, ...] = (), clips: tuple[bool, ...] = CLIPS) -> Optimizer:
     """Any optimizer, or one of some; what it reads anywhere in its range, 0 included; clipping now and then."""
     name = draw(st.sampled_from([n for n in among or OPTIMIZERS for _ in range(SHARE[n])]))
     hyper: dict[str, float] = {}
@@ -55,11 +57,11 @@ def optimizers(draw: st.DrawFn, *, among: tuple[str, ...] = ()) -> Optimizer:
         hyper["momentum"] = draw(st.sampled_from((0.9, 0.5, 0.0)))
     if name.endswith(("ADAM", "LAMB", "LARS_SGD")):
         hyper["weight_decay"] = draw(st.sampled_from((0.0, 0.0, 0.0, *DECAYS)))
-    clips = draw(st.sampled_from((False,) * 5 + (True,)))
+    clipped = draw(st.sampled_from(clips))
     return Optimizer(
         name,
         fp32(draw(st.sampled_from(EXACT_RATES if name in LINEAR else RATES))),
         weight_decay_mode=mode,
-        max_gradient=draw(st.sampled_from((1.0, 2.0, 0.5, fp32(0.3)))) if clips else None,
+        max_gradient=draw(st.sampled_from((1.0, 2.0, 0.5, fp32(0.3)))) if clipped else None,
         **{key: fp32(value) for key, value in hyper.items()},
     )

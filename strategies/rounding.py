@@ -24,10 +24,10 @@ KINDS = {
 
 
 @st.composite
-def rounded(draw: st.DrawFn, case: Case) -> Case:
+def rounded(draw: st.DrawFn, case: Case, *, wanted: tuple[bool, ...] = (False, True)) -> Case:
     """The case, rounding stochastically or to nearest, and if its weights are fp16 now and then with subnormal ones, or
     with some as large as they can be."""
-    stochastic, among = draw(st.sampled_from(KINDS[case.weights_dtype]))
+    stochastic, among = draw(st.sampled_from([k for k in KINDS[case.weights_dtype] if k[0] in wanted]))
     values = case.values
     if among:
         values = replace(values, scale=SUBNORMAL_SCALE) if among == "subnormal" else replace(values, largest=True)

@@ -34,6 +34,9 @@ SELDOM = (
     "block",
     "accumulate_fp64",
     "num_warps",
+)
+#: Seldom drawn either, but for paths of one small table.
+OF_SMALL_TABLES = (
     "small_table_rows",
     "small_table_columns",
     "small_table_least_columns",
@@ -94,10 +97,11 @@ def routings(
             menus[knob] = tuple(n for n in menus[knob] if n < longest)
     if needs.run == "short":  # below a threshold of 1 there is no run
         menus["long_run_threshold"] = tuple(n for n in menus["long_run_threshold"] if n > 1)
-    always = {knob: st.sampled_from(menu) for knob, menu in menus.items() if knob not in SELDOM or knob in needs.knobs}
-    seldom = {knob: st.sampled_from(menu) for knob, menu in menus.items() if knob in SELDOM and knob not in needs.knobs}
+    rare = {*SELDOM, *(() if needs.one_table else OF_SMALL_TABLES)} - needs.knobs.keys()
+    always = {knob: st.sampled_from(menu) for knob, menu in menus.items() if knob not in rare}
+    seldom = {knob: st.sampled_from(menu) for knob, menu in menus.items() if knob in rare}
     return st.builds(
-        lambda often, rare: {**often, **rare},
+        lambda usual, unusual: {**usual, **unusual},
         st.fixed_dictionaries(always),
         st.one_of(st.just({}), st.fixed_dictionaries({}, optional=seldom)),
     )

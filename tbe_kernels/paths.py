@@ -28,7 +28,7 @@ class Eligibility:
     """
 
     knobs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    case: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    case: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     run: str | None = None
     trains_psw: bool = False
     lookups: bool = True

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 
+from tests import independent
 from tests.record import RECORD, Record
+
+independent.install()
 
 #: The property suite draws this many examples for each kernel path; see the README for what each profile is for.
 _SEARCH = (Phase.explicit, Phase.reuse, Phase.generate)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from tests.mutants.plant import Edit
 
@@ -14,7 +16,8 @@ SMALL = (2, 3, 6)
 class Fault:
     """One fault: in `file`, `old` (there once) becomes `new`, and `more` edits. `path`: whose strategy finds it.
 
-    `optimizers`: those to aim at, where only some can show it; the `ci` profile draws each a hundred times and more.
+    `optimizers` and `case` (axes as in `Eligibility.case`): what to aim at, where only some can show it. The `ci`
+    profile draws each a hundred times and more.
     `guard`: which guard of the interpreter has to see it ("" for the oracle of values).
     """
 
@@ -27,6 +30,7 @@ class Fault:
     more: tuple[Edit, ...] = ()
     guard: str = ""
     optimizers: tuple[str, ...] = ()
+    case: Mapping[str, tuple[Any, ...]] = field(default_factory=dict, hash=False)
 
     @property
     def edits(self) -> tuple[Edit, ...]:

@@ -92,6 +92,7 @@ OPTIMIZER_FAULTS = (
         "tl.div_rn(first, tl.load(rows.bias_corrections)), tl.where(mask, root, 1.0))",
         "tl.div_rn(first, tl.load(rows.bias_corrections)), root)",
         "backward.short_run",
+        optimizers=LAMBS,
     ),
     Fault(
         "a row of zeros has LAMB's ratio 0",
@@ -148,6 +149,7 @@ OPTIMIZER_FAULTS = (
         grads = clipped(grads, lookups.max_gradient)
 """,
         "backward.plan",
+        case={"pooling_mode": ("SUM",), "clips": (True,)},
     ),
     Fault(
         "the sum of a run's gradients is clipped",

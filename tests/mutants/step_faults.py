@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from tests.mutants.fault import Fault
+
+ROUNDED: Mapping[str, tuple[Any, ...]] = {"weights_dtype": ("float16", "bfloat16"), "stochastic_rounding": (True,)}
+ROUNDED_FP16 = {**ROUNDED, "weights_dtype": ("float16",)}
 
 STEP_FAULTS = (
     # Optimizer semantics.
@@ -41,6 +47,7 @@ STEP_FAULTS = (
         "elements.to(tl.uint32),",
         "(elements + tl.program_id(0)).to(tl.uint32),",
         "backward.short_run",
+        case=ROUNDED,
     ),
     Fault(
         "long runs round with noise of their own",
@@ -48,6 +55,7 @@ STEP_FAULTS = (
         "step_row(rows, feature, tl.load(lookups.keys + first), run, D",
         "step_row(rows._replace(iteration=run_starts), feature, tl.load(lookups.keys + first), run, D",
         "backward.long_run.ordered",
+        case=ROUNDED,
     ),
     Fault(
         "subnormal numbers are rounded as coarsely as they are small",
@@ -55,6 +63,7 @@ STEP_FAULTS = (
         "tl.maximum(LEAST - exponent, 0)",
         "2 * tl.maximum(LEAST - exponent, 0)",
         "backward.long_run.ordered",
+        case=ROUNDED_FP16,
     ),
     Fault(
         "the largest finite number becomes infinite",
@@ -62,6 +71,7 @@ STEP_FAULTS = (
         "bits = tl.where(magnitude >= OVERFLOW, INFINITY, bits)",
         "bits = tl.where(magnitude >= LARGEST, INFINITY, bits)",
         "backward.short_run",
+        case=ROUNDED_FP16,
     ),
     Fault(
         "rounding is stochastic where nobody asked",

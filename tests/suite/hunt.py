@@ -35,10 +35,10 @@ def search(
     counts: Callable[[Verdict], bool] = lambda verdict: True,
 ) -> tuple[Verdict | None, int]:
     """The first failure that `counts` among `most` derandomised examples for the fault's path, and how many were tried.
-    The examples are aimed at the fault's optimizers, where it names some."""
+    The examples are aimed at what the fault names: optimizers, values of other axes."""
     path = next(p for p in PATHS if p.name == fault.path)
-    if fault.optimizers:
-        path = replace(path, needs=replace(path.needs, optimizers=fault.optimizers))
+    optimizers = fault.optimizers or path.needs.optimizers
+    path = replace(path, needs=replace(path.needs, optimizers=optimizers, case={**path.needs.case, **fault.case}))
     found: list[Verdict] = []
     tried = 0
 

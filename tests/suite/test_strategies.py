@@ -21,6 +21,7 @@ from strategies.ids import RUN_LENGTH_SHARE, SKEWS, compressed, id_lists, produc
 from strategies.regions import AIMED, REGIONS
 from strategies.routing import GPU
 from tbe_kernels.paths import PATHS
+from tests import independent
 
 search = settings(max_examples=3000, derandomize=True, database=None, deadline=None)
 
@@ -51,6 +52,26 @@ def test_cases_aimed_at_a_path_meet_its_needs(path) -> None:
             assert case.batches[0].psw == "trained"
 
     check()
+
+
+def bags_alike() -> int:
+    """How many of 200 cases for one path have the bags of another one."""
+    drawn: list[str] = []
+
+    @settings(search, max_examples=200)
+    @given(cases(path=PATHS[0]))
+    def note(case: Case) -> None:
+        drawn.append(str([batch.features for batch in case.batches]))
+
+    note()
+    return sum(times for times in Counter(drawn).values() if times > 1)
+
+
+def test_examples_are_drawn_independently(monkeypatch) -> None:
+    """Small cases meet by accident; with Hypothesis's copies, four cases of five are like another."""
+    assert bags_alike() < 40
+    monkeypatch.setattr(independent.ConjectureRunner, independent.COPIES, independent.PLAIN)
+    assert bags_alike() > 120
 
 
 @pytest.mark.parametrize("limits", [None, GPU], ids=["interpreter", "gpu"])
