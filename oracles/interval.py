@@ -194,11 +194,11 @@ def _product(a: Interval, b: Interval) -> Interval:
 
 
 def exact_square(a: Interval) -> Interval:
-    """a * a before rounding."""
+    """a * a before rounding. What may be NaN stays so: anything goes."""
     across = (a.lo < 0) & (a.hi > 0)
     low, high = a.lo * a.lo, a.hi * a.hi
     least = torch.where(across, torch.zeros_like(low), torch.minimum(low, high))
-    return Interval(least, torch.maximum(low, high))
+    return Interval(least.masked_fill(a.is_free(), -torch.inf), torch.maximum(low, high))
 
 
 def _corners(operation: Callable[[Tensor, Tensor], Tensor], a: Interval, b: Interval) -> tuple[Tensor, Tensor]:

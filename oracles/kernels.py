@@ -157,10 +157,12 @@ class TbeKernels:
         return paths
 
     def may_count(self, case: Case, batch: int) -> bool:
-        """Whether a batch fits the small-table route, as its row in the registry says."""
+        """Whether a batch fits the small-table route, as its row in the registry and the case's own knobs say."""
         needs = next(p.needs for p in PATHS if p.name == "forward.small_table")
         assert needs.one_table is not None
-        rows, columns = needs.one_table
+        knobs = self.package.KernelConfig.for_target("cuda", case.routing)
+        rows = min(needs.one_table[0], knobs.small_table_rows)
+        columns = min(needs.one_table[1], knobs.small_table_columns)
         table = case.tables[case.feature_table_map[0]]
         return (
             case.num_features == 1

@@ -99,7 +99,8 @@ def sum_of_squares(row: Interval) -> Interval:
         steps = grid(end, dim=1) if end.numel() else total
         steps = torch.where(certain & (steps >= LEAST), steps, 0.0)
         ends.append(sum_interval(total, total, terms, 1, steps, torch.float32))
-    return Interval(ends[0].lo.clamp(min=0.0), ends[1].hi)
+    lo, hi = ends[0].lo, ends[1].hi
+    return Interval(torch.where(lo == -torch.inf, lo, lo.clamp(min=0.0)), hi)  # a term of any size may be NaN
 
 
 def norm(row: Interval) -> Interval:

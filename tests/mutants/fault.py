@@ -18,7 +18,8 @@ class Fault:
 
     `optimizers` and `case` (axes as in `Eligibility.case`): what to aim at, where only some can show it. The `ci`
     profile draws each a hundred times and more.
-    `guard`: which guard of the interpreter has to see it ("" for the oracle of values).
+    `guard`: which guard of the interpreter has to see it ("" for the oracle of values). `across`: it takes two routings
+    to see.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Fault:
     guard: str = ""
     optimizers: tuple[str, ...] = ()
     case: Mapping[str, tuple[Any, ...]] = field(default_factory=dict, hash=False)
+    across: bool = False
 
     @property
     def edits(self) -> tuple[Edit, ...]:

@@ -9,11 +9,27 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Protocol
 
 import tbe_kernels
 
 SOURCE = Path(tbe_kernels.__file__).parent
 _numbers = itertools.count(1)
+
+
+class PlantError(Exception):
+    """The fault could not be planted: its text is not there, or not once. Never a caught fault."""
+
+
+class Change(Protocol):
+    """Something that changes the text of one file. Raises PlantError if it does not fit the text."""
+
+    @property
+    def file(self) -> str:
+        """Which, from the package's folder."""
+
+    def apply(self, text: str) -> str:
+        """The text with the change made."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +40,31 @@ class Edit:
     old: str
     new: str
 
+    def apply(self, text: str) -> str:
+        if text.count(self.old) != 1:
+            raise PlantError(
+                f"{self.file}: expected this text once, found it {text.count(self.old)} times:\n{self.old}"
+            )
+        return text.replace(self.old, self.new)
 
-class PlantError(Exception):
-    """The fault could not be planted: its text is not there, or not once. Never a caught fault."""
+
+@dataclass(frozen=True)
+class Splice:
+    """In `file`, `old`, which stands at character `begin`, becomes `new`."""
+
+    file: str
+    begin: int
+    old: str
+    new: str
+
+    def apply(self, text: str) -> str:
+        end = self.begin + len(self.old)
+        if text[self.begin : end] != self.old:
+            raise PlantError(f"{self.file}: expected this text at {self.begin}:\n{self.old}")
+        return text[: self.begin] + self.new + text[end:]
 
 
-def plant(*edits: Edit) -> ModuleType:
+def plant(*edits: Change) -> ModuleType:
     """A fresh, imported copy of the package with the edits made."""
     directory = Path(tempfile.mkdtemp(prefix="planted-"))
     name = f"planted_{next(_numbers)}"
@@ -41,16 +76,11 @@ def plant(*edits: Edit) -> ModuleType:
         sys.path.remove(str(directory))
 
 
-def copy_with(edits: tuple[Edit, ...], directory: Path, name: str) -> None:
+def copy_with(edits: tuple[Change, ...], directory: Path, name: str) -> None:
     """Write the package `name` below `directory`: `tbe_kernels` with each edit made."""
     texts = {str(path.relative_to(SOURCE)): path.read_text() for path in SOURCE.rglob("*.py")}
     for edit in edits:
-        text = texts.get(edit.file, "")
-        if text.count(edit.old) != 1:
-            raise PlantError(
-                f"{edit.file}: expected this text once, found it {text.count(edit.old)} times:\n{edit.old}"
-            )
-        texts[edit.file] = text.replace(edit.old, edit.new)
+        texts[edit.file] = edit.apply(texts.get(edit.file, ""))
     for file, text in texts.items():
         target = directory / name / file
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -48,6 +48,7 @@ STEP_FAULTS = (
         "(elements + tl.program_id(0)).to(tl.uint32),",
         "backward.short_run",
         case=ROUNDED,
+        across=True,
     ),
     Fault(
         "long runs round with noise of their own",
@@ -56,6 +57,7 @@ STEP_FAULTS = (
         "step_row(rows._replace(iteration=run_starts), feature, tl.load(lookups.keys + first), run, D",
         "backward.long_run.ordered",
         case=ROUNDED,
+        across=True,
     ),
     Fault(
         "subnormal numbers are rounded as coarsely as they are small",

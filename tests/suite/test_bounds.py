@@ -21,7 +21,8 @@ from tests.failures import shrink
 from tests.mutants.fault import Fault
 from tests.mutants.guarded import BOUNDS, OVERFLOW, VALUES
 from tests.mutants.plant import plant
-from tests.suite.hunt import CPU, hunt
+from tests.mutants.search import CPU
+from tests.suite.hunt import hunt
 
 pytestmark = pytest.mark.skipif(not interpreter.interpreting(), reason="about the interpreter; needs --device cpu")
 

@@ -8,17 +8,19 @@ from oracles.kernels import TbeKernels
 from tests.mutants import FAULTS
 from tests.mutants.fault import Fault
 from tests.mutants.plant import plant
-from tests.suite.hunt import hunt, search
+from tests.mutants.search import Search, aimed, by_routing, search
+from tests.suite.hunt import hunt
 
 CONTROL = Fault("no fault at all", "spec.py", "MAX_D = 2**20", "MAX_D = 2 * 2**19", "backward.plan")
 
 
 def test_a_copy_without_a_fault_passes() -> None:
     """The control: what the other tests find is the fault, not the planting."""
-    assert search(CONTROL, TbeKernels(plant(*CONTROL.edits)), most=40) == (None, 40)
+    found = search(aimed(CONTROL.path), TbeKernels(plant(*CONTROL.edits)), by_routing("some"), 40)
+    assert found == Search(None, tried=40, ran=found.ran)
+    assert found.ran >= 20
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
 def test_fault_is_found_and_shrinks(fault: Fault) -> None:
-    """By its drawn routing, or else by the sweep: some take two routings to see."""
-    hunt(fault, TbeKernels(plant(*fault.edits)), sweeps=("own", "some"))
+    hunt(fault, TbeKernels(plant(*fault.edits)))

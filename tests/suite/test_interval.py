@@ -14,6 +14,7 @@ from torch import Tensor
 
 from oracles import interval as iv
 from oracles.interval import FORMATS, Interval, neighbours, round_to
+from oracles.optimizer_rules import norm
 
 finite32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 moderate = st.floats(-(2.0**40), 2.0**40, width=32).filter(lambda x: x == 0 or abs(x) > 2.0**-40)
@@ -142,7 +143,11 @@ def test_nan_stays_nan_and_unknown_stays_unknown() -> None:
     wide = Interval(one(-1.0), one(1.0))
     assert bool(iv.multiply(Interval.point(nan), wide).admits(nan))
     assert not bool(iv.multiply(Interval.point(nan), wide).admits(one(0.0)))
-    assert bool(iv.divide(wide, Interval(one(0.0), one(1.0))).is_free())
+    free = iv.divide(wide, Interval(one(0.0), one(1.0)))
+    assert bool(free.is_free())
+    assert bool(iv.square(free).is_free())  # not just from 0 up: it may be NaN
+    row = Interval(torch.stack([free.lo, one(1.0)], dim=1), torch.stack([free.hi, one(1.0)], dim=1))
+    assert bool(norm(row).is_free().all())
     assert bool(iv.subtract(Interval.point(inf), Interval.point(inf)).admits(nan))
     assert not bool(Interval.point(one(1.0)).admits(one(1.0000001)))
     assert bool(Interval.point(one(0.0)).admits(one(-0.0)))

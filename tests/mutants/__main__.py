@@ -1,0 +1,72 @@
+"""`python -m tests.mutants`: how many planted faults and mutants the suite kills, by whom and how fast.
+
+Goes on where it stopped: outcomes are kept in a file, a line each. Exit codes: 0; 1, fewer killed than the stored score
+says, or (without `--check`) a mutant that is an error; 2, nothing to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import sys
+import time
+from pathlib import Path
+
+OUTCOMES = Path(".mutants/outcomes.jsonl")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the command line and run it; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--only", default="", metavar="TEXT", help="mutants whose name, operator or file holds this")
+    parser.add_argument("--budget", type=int, default=500, help="examples for each mutant (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one a core)")
+    parser.add_argument("--outcomes", type=Path, default=OUTCOMES, help="where they are kept (default: %(default)s)")
+    parser.add_argument("--again", action="store_true", help="forget what is kept there")
+    parser.add_argument("--no-shrink", dest="shrinks", action="store_false", help="leave failing cases as found")
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="so many of the mutants that the stored score has killed"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="exit 1 unless as many are killed as the stored score says"
+    )
+    parser.add_argument("--store", action="store_true", help="make this the stored score")
+    given = parser.parse_args(arguments)
+    os.environ["TRITON_INTERPRET"] = "1"
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+    from tests.mutants import tally
+    from tests.mutants.bank import bank
+    from tests.mutants.crew import work
+
+    stored = tally.stored()
+    mutants = [m for m in bank() if given.only in f"{m.id} {m.operator} {m.file}"]
+    if given.sample is not None:
+        mutants = [m for m in mutants if m.id in stored and stored[m.id].status == "killed"]
+        mutants = sorted(mutants, key=lambda m: hashlib.sha256(m.id.encode()).digest())[: given.sample]
+    if not mutants:
+        print("no mutant to judge", file=sys.stderr)
+        return 2
+    if given.again:
+        given.outcomes.unlink(missing_ok=True)
+    done = {o.id: o for o in tally.read(given.outcomes)}
+    left = [m for m in mutants if m.id not in done]
+    print(f"{len(mutants)} mutants, {len(left)} to judge", flush=True)
+    begin = time.monotonic()
+    for number, outcome in enumerate(work(left, given.jobs, given.budget, given.shrinks), 1):
+        done[outcome.id] = outcome
+        tally.append(given.outcomes, outcome)
+        print(f"[{number}/{len(left)}, {time.monotonic() - begin:.0f} s] {tally.line(outcome)}", flush=True)
+    outcomes = [done[m.id] for m in mutants]
+    for text in tally.table(outcomes):
+        print(text)
+    if given.store:
+        tally.store(outcomes)
+    if given.check:
+        return tally.compare(outcomes, stored)
+    return int(any(o.status == "error" for o in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

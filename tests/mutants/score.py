@@ -1,0 +1,147 @@
+"""How the suite does against one mutant: who sees it, after how many examples, and how small the case gets.
+
+In the order of what they cost: the drawn routing on a few examples of each path and then on many; the race detector;
+several routings of a case; schedules. No more than 500 examples in all, as the `ci` profile draws for three paths.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from corpus.case import Case
+from corpus.store import to_json
+from oracles import interpreter
+from oracles.check import Verdict, check
+from oracles.kernels import TbeKernels
+from oracles.report import size
+from tests.failures import shrink
+from tests.mutants.bank import Mutant
+from tests.mutants.plant import plant
+from tests.mutants.search import CPU, Check, aimed, by_routing, search
+from tests.suite.explore import explore
+
+#: Paths whose programs meet in memory.
+MEET = ("backward.long_run.atomic", "backward.long_run.fused")
+SCHEDULES = 40
+CRASH = "crash"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`status`: "killed", "alive", or "error" for a mutant that does not import or runs nothing.
+
+    `by`: who saw it: "values", "routings" (takes two to see), "races", "schedules", a guard's name, or "crash: " and
+    what was raised. `size`: (tables, bags, lookups) of the shrunk `case` (JSON), if it was shrunk.
+    """
+
+    id: str
+    operator: str
+    file: str
+    status: str
+    by: str = ""
+    examples: int = 0
+    seconds: float = 0.0
+    size: tuple[int, int, int] | None = None
+    case: str = ""
+
+    @property
+    def crashed(self) -> bool:
+        return self.by.startswith(CRASH)
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Outcome:
+        data = json.loads(text)
+        return cls(**{**data, "size": tuple(data["size"]) if data["size"] else None})
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One way to look: with which check, how many examples of each of `paths`."""
+
+    name: str
+    judge: Check
+    most: int
+    paths: tuple[str, ...]
+
+
+def stages(mutant: Mutant) -> Iterator[Stage]:
+    """The ways to look for a mutant, cheapest first."""
+    paths = mutant.paths
+    yield Stage("values", by_routing("own"), 20, paths)
+    yield Stage("values", by_routing("own"), 270 // len(paths), paths)
+    yield Stage("races", raced, 30 // len(paths), paths)
+    yield Stage("routings", by_routing("some"), 60 // len(paths), paths)
+    meeting = tuple(p for p in paths if p in MEET)
+    yield Stage("schedules", scheduled, 60 // max(1, len(meeting)), meeting)
+
+
+def judged(mutant: Mutant, budget: int = 500, shrinks: bool = True) -> Outcome:
+    """Look for a mutant until somebody sees it, with no more than `budget` examples."""
+    interpreter.install()
+    began, tried, ran = time.process_time(), 0, 0
+
+    def outcome(status: str, by: str = "", **more: Any) -> Outcome:
+        seconds = round(time.process_time() - began, 1)
+        return Outcome(mutant.id, mutant.operator, mutant.file, status, by, tried, seconds, **more)
+
+    warnings.simplefilter("ignore")  # a mutant may compute anything
+    try:
+        implementation = TbeKernels(plant(*mutant.edits))
+    except Exception as error:
+        return outcome("error", f"{type(error).__name__}: {error}"[:200])
+    for stage in stages(mutant):
+        for path in stage.paths:
+            most = min(stage.most, budget - tried)
+            if most <= 0:
+                continue
+            found = search(aimed(path, mutant.optimizers, mutant.case), implementation, stage.judge, most)
+            tried, ran = tried + found.tried, ran + found.ran
+            if found.verdict is not None:
+                small = _small(found.verdict, implementation) if shrinks else None
+                return outcome("killed", _who(found.verdict, stage.name), **(small or {}))
+    return outcome("alive") if ran else outcome("error", "no example ran a path of it")
+
+
+def _who(verdict: Verdict, stage: str) -> str:
+    first = verdict.findings[0]
+    if first.raised:
+        return f"{CRASH}: {first.raised}"
+    if first.guard:
+        return first.guard
+    return "routings" if first.across else "schedules" if stage == "schedules" else "values"
+
+
+def _small(verdict: Verdict, implementation: TbeKernels) -> dict[str, Any]:
+    """The shrunk case, if the fault shows in a plain run of one: races and crashes stay as large as they were found."""
+    case = verdict.case
+    if not verdict.findings[0].raised and verdict.findings[0].guard != "races":
+        case = shrink(verdict, implementation, CPU).case
+    return {"size": size(case), "case": to_json(case, "")}
+
+
+def raced(case: Case, implementation: TbeKernels) -> Verdict:
+    """The check with the race detector on, programs first to last and then last to first."""
+    from oracles.interpreter import races
+
+    watched = (TbeKernels(implementation.package, partial(races.watching, backwards)) for backwards in (False, True))
+    verdict = check(case, next(watched), CPU, "own")
+    return verdict if verdict.status == "failed" else check(case, next(watched), CPU, "own")
+
+
+def scheduled(case: Case, implementation: TbeKernels) -> Verdict:
+    """The check under many schedules, where sums are exact."""
+    from oracles.interpreter.schedules import schedules
+
+    if case.values.mode != "exact":
+        return check(case, implementation, CPU, "own")
+    return explore(case, schedules(0, SCHEDULES), implementation.package).verdict

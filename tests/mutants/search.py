@@ -1,0 +1,91 @@
+"""Looks for a fault in a copy of the kernels with the strategy of a path, until somebody sees it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from hypothesis import Phase, given, settings
+
+from corpus.case import Case
+from oracles.check import Verdict, check
+from oracles.kernels import TbeKernels
+from strategies.cases import cases
+from tbe_kernels.paths import PATHS, KernelPath
+
+CPU = torch.device("cpu")
+#: CPU seconds for one example; a kernel that loops for ever is stopped there, and that is a crash.
+MOST_SECONDS = 60
+#: A check: the verdict on a case.
+Check = Callable[[Case, TbeKernels], Verdict]
+
+
+class FoundError(Exception):
+    """Ends the search."""
+
+
+@dataclass
+class Search:
+    """What came of it: the first failure, how many examples were tried, and how many of them ran the path."""
+
+    verdict: Verdict | None = None
+    tried: int = 0
+    ran: int = 0
+
+
+def aimed(path: str, optimizers: tuple[str, ...] = (), case: Mapping[str, tuple[Any, ...]] | None = None) -> KernelPath:
+    """The path of that name, its cases aimed at some optimizers and at values of other axes too."""
+    found = next(p for p in PATHS if p.name == path)
+    needs = replace(found.needs, case={**found.needs.case, **(case or {})})
+    return replace(found, needs=replace(needs, optimizers=optimizers or needs.optimizers))
+
+
+def search(
+    path: KernelPath,
+    implementation: TbeKernels,
+    judge: Check,
+    most: int,
+    counts: Callable[[Verdict], bool] = lambda verdict: True,
+) -> Search:
+    """Up to the first failure that `counts` among `most` derandomised examples."""
+    found = Search()
+
+    @settings(settings.get_profile("ci"), phases=(Phase.generate,), max_examples=most)
+    @given(cases(path=path))
+    def look(case: Case) -> None:
+        found.tried += 1
+        with limited(MOST_SECONDS):
+            verdict = judge(case, implementation)
+        found.ran += path.name in verdict.paths
+        if verdict.status == "failed" and counts(verdict):
+            found.verdict = verdict
+            raise FoundError
+
+    with suppress(FoundError):
+        look()
+    return found
+
+
+def by_routing(sweep: str) -> Check:
+    """The check of the property suite on "own" or "some" routings."""
+    return lambda case, implementation: check(case, implementation, CPU, sweep)
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError in whatever takes more CPU time than that."""
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError(f"more than {seconds} CPU seconds")
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
