@@ -77,9 +77,10 @@ def no_widening(node: Any) -> Changes:
 
 def plain_add(node: Any) -> Changes:
     """A load, an addition and a store for an atomic addition whose result nobody reads."""
-    if isinstance(node, ast.Expr) and called(node.value) == "atomic_add":
-        pointer, value = map(ast.unparse, node.value.args[:2])
-        masks = [ast.unparse(k.value) for k in node.value.keywords if k.arg == "mask"]
+    call: Any = node.value if isinstance(node, ast.Expr) else None
+    if called(call) == "atomic_add":
+        pointer, value = map(ast.unparse, call.args[:2])
+        masks = [ast.unparse(k.value) for k in call.keywords if k.arg == "mask"]
         mask = f", mask={masks[0]}" if masks else ""
         yield ast.parse(f"tl.store({pointer}, tl.load({pointer}{mask}) + {value}{mask})").body[0]
 
@@ -172,8 +173,9 @@ def confused(node: Any) -> Changes:
 
 def flag(node: Any) -> Changes:
     """The other value of a switch, such as `stable=True`."""
-    if isinstance(node, ast.keyword) and isinstance(getattr(node.value, "value", None), bool):
-        yield changed(node, value=ast.Constant(not node.value.value))
+    value = getattr(node.value, "value", None) if isinstance(node, ast.keyword) else None
+    if isinstance(value, bool):
+        yield changed(node, value=ast.Constant(not value))
 
 
 IN_KERNELS: tuple[Operator, ...] = (

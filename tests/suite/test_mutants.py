@@ -1,0 +1,133 @@
+"""The bank of mutants: operators change what they say, errors are no kills, and the stored score stands."""
+
+from __future__ import annotations
+
+import ast
+import multiprocessing
+
+import pytest
+
+from tests.mutants import operators, tally
+from tests.mutants.bank import BY_HAND, Mutant, Reach, bank
+from tests.mutants.crew import work
+from tests.mutants.equivalent import EQUIVALENT
+from tests.mutants.operators import IN_KERNELS, ON_THE_HOST
+from tests.mutants.plant import SOURCE, Edit
+from tests.mutants.score import Outcome, judged
+
+CHANGES = {
+    "boundary": ("a < b", ["a <= b"]),
+    "lost_term": ("a & (b < c)", ["a", "b < c"]),
+    "no_mask": ("tl.load(p, mask=m, other=0.0)", ["tl.load(p)"]),
+    "no_widening": ("x.to(tl.float32)", ["x"]),
+    "plain_add": ("tl.atomic_add(p, v, mask=m, sem='relaxed')", ["tl.store(p, tl.load(p, mask=m) + v, mask=m)"]),
+    "weaker_order": ("sem='acq_rel'", ["sem='relaxed'", "sem='release'", "sem='acquire'"]),
+    "lost_statement": ("tl.store(p, v)", ["pass"]),
+    "lost_accumulation": ("a += b", ["a = b"]),
+    "lost_tail": ("(n + c - 1) // c", ["n // c"]),
+    "wrong_sign": ("a + b", ["a - b"]),
+    "lost_one": ("p + 1", ["p"]),
+    "no_division": ("tl.div_rn(a, b)", ["a"]),
+    "other_extreme": ("tl.minimum(a, b)", ["tl.maximum(a, b)"]),
+    "other_branch": ("tl.where(c, a, b)", ["tl.where(c, b, a)"]),
+    "negated": ("if a:\n    b", ["if not a:\n    b"]),
+    "confused": ("first", ["last"]),
+    "flag": ("stable=True", ["stable=False"]),
+}
+
+
+def node_of(source: str, name: str) -> ast.AST:
+    """The node that an operator is shown: a keyword, a statement, or an expression."""
+    if name in ("weaker_order", "flag"):
+        return ast.parse(f"f({source})").body[0].value.keywords[0]  # type: ignore[attr-defined]
+    statement = ast.parse(source).body[0]
+    on_statements = name in ("plain_add", "lost_statement")
+    return statement.value if isinstance(statement, ast.Expr) and not on_statements else statement
+
+
+def test_operators_change_what_they_say() -> None:
+    assert CHANGES.keys() == {operator.__name__ for operator in (*IN_KERNELS, *ON_THE_HOST)}
+    for name, (source, expected) in CHANGES.items():
+        found = [ast.unparse(ast.fix_missing_locations(c)) for c in getattr(operators, name)(node_of(source, name))]
+        assert found == expected, name
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_operators_leave_the_rest_alone(name: str) -> None:
+    for source in ("a * b", "f(x)", "a = b", "return a"):
+        assert list(getattr(operators, name)(node_of(source, "plain_add" if "f(" not in source else ""))) == [], source
+
+
+def test_mutants_differ_and_their_files_still_parse() -> None:
+    mutants = bank()
+    assert len({m.id for m in mutants}) == len(mutants)
+    assert {m.operator for m in mutants} == {BY_HAND, *CHANGES}
+    for mutant in mutants:
+        text = (SOURCE / mutant.file).read_text()
+        for edit in mutant.edits:
+            if edit.file == mutant.file:
+                changed = edit.apply(text)
+                assert changed != text
+                text = changed
+        ast.parse(text)
+
+
+def test_mutants_are_looked_for_where_they_run() -> None:
+    reach = Reach()
+    assert reach.of("backward/psw_gradient.py", "psw_gradient_kernel") == (("backward.psw_gradient",), ())
+    assert reach.of("backward/long_run_fused.py", "fused_long_runs_kernel")[0] == ("backward.long_run.fused",)
+    paths, optimizers = reach.of("rules.py", "exact_adagrad")
+    assert optimizers == ("EXACT_ADAGRAD",)
+    assert "backward.short_run" in paths
+
+
+def test_a_mutant_that_does_not_import_is_an_error_and_so_is_one_that_runs_nothing() -> None:
+    broken = Mutant(
+        "does not import", "test", (Edit("spec.py", "import math\n", "import maths\n"),), ("forward.pooled",)
+    )
+    assert judged(broken).status == "error"
+    idle = Mutant("runs nothing", "test", (Edit("spec.py", "MAX_D = 2**20", "MAX_D = 2 * 2**19"),), ())
+    assert judged(idle).status == "error"
+
+
+def test_a_crash_is_told_from_an_oracle() -> None:
+    crash = Edit("backward/plan.py", "    most_runs = N // config.long_run_threshold\n", "    most_runs = N // 0\n")
+    outcome = judged(Mutant("divides by zero", "test", (crash,), ("backward.plan",)), shrinks=False)
+    assert (outcome.status, outcome.by) == ("killed", "crash: ZeroDivisionError")
+    assert outcome.crashed
+
+
+def test_a_mutant_that_nobody_can_see_stays_alive_within_its_budget() -> None:
+    same = Mutant("no change", "test", (Edit("spec.py", "MAX_D = 2**20", "MAX_D = 2 * 2**19"),), ("forward.pooled",))
+    outcome = judged(same, budget=12)
+    assert (outcome.status, outcome.examples) == ("alive", 12)
+
+
+def test_a_process_that_dies_takes_its_mutant_as_a_crash_and_the_next_goes_on() -> None:
+    stranger = Mutant("not in the bank", "test", (Edit("spec.py", "", ""),), ("forward.pooled",))
+    known = next(m for m in bank() if m.id == "an empty bag is not written")
+    died, judged_after = work([stranger, known], jobs=1, budget=20, shrinks=False)
+    assert (died.id, died.status, died.by) == (stranger.id, "killed", "crash: exit 1")
+    assert (judged_after.id, judged_after.status) == (known.id, "killed")
+    assert not multiprocessing.active_children()
+
+
+def test_the_stored_score_is_of_this_bank_and_high_enough() -> None:
+    """Of mutants that are there now; those not judged yet must be few."""
+    stored, mutants = tally.stored(), {m.id: m for m in bank()}
+    known = [stored[name] for name in mutants if name in stored]
+    assert len(known) >= 0.9 * len(mutants)
+    real = [o for o in known if o.id not in EQUIVALENT]
+    assert len(real) >= 150
+    assert sum(o.status == "killed" for o in real) >= 0.98 * len(real)
+    assert all(o.status == "killed" for o in real if o.operator == BY_HAND)
+    assert EQUIVALENT.keys() <= mutants.keys()
+
+
+def test_a_score_that_falls_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+    before = {"a": Outcome("a", "test", "f.py", "killed", "values", 3), "b": Outcome("b", "test", "f.py", "alive")}
+    same = [Outcome("a", "test", "f.py", "killed", "bounds", 9), Outcome("b", "test", "f.py", "alive")]
+    assert tally.compare(same, before) == 0
+    fallen = [Outcome("a", "test", "f.py", "alive", "", 500), same[1]]
+    assert tally.compare(fallen, before) == 1
+    assert "no longer killed: alive" in capsys.readouterr().out
