@@ -1,1 +1,1 @@
-"""The stored cases: their format, where they lie, and the command that replays them."""
+"""The stored cases: their format, where they lie, and the commands that replay and show them."""

@@ -1,7 +1,8 @@
 """`python -m corpus replay [PATH | ID ...]`: run stored cases again, on the CPU (interpreter) or a GPU.
+`python -m corpus show [PATH | ID ...] [--plot FILE]`: say, and draw, what is in them.
 
-Exit codes: 0, every case holds (FIXED, for one from the inbox); 1, some case FAILED; 2, an ERROR: a file that holds no
-case, a name that matches none, or nothing to run.
+Exit codes: 0, every case holds (FIXED, for one from the inbox), or is shown; 1, some case FAILED; 2, an ERROR: a file
+that holds no case, a name that matches none, nothing to run or show, or nothing to draw with.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--impl", default="oracles.kernels:IMPLEMENTATION", metavar="MODULE:ATTRIBUTE")
     command.add_argument("--sweep", choices=("own", "some", "all"), default="all", help="which routings to run")
     command.add_argument("--jobs", type=int, help="processes (default: one a core on a CPU, one on a GPU)")
+    shown = commands.add_parser("show", help="say what is in stored cases: bags, runs and which way they go, settings")
+    shown.add_argument("cases", nargs="*", metavar="PATH|ID", help="files, folders or names; default: corpus/cases")
+    shown.add_argument("--plot", metavar="FILE", help="draw the one case named (.png, .svg, .pdf); needs matplotlib")
     given = parser.parse_args(arguments)
+    if given.command == "show":
+        from corpus.show import show
+
+        return show(given)
     if given.device == "cpu":
         # Before anything imports triton, and in every process that this one starts.
         os.environ.setdefault("TRITON_INTERPRET", "1")

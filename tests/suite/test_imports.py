@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 #: What users call: may import everything.
-FACES = ("__main__.py", "replay.py")
+FACES = ("__main__.py", "replay.py", "routes.py")
 ROOMS = ("tbe_kernels", "corpus", "strategies", "oracles", "tests")
 
 
