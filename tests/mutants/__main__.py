@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import math
 import os
 import sys
 import time
 from pathlib import Path
 
 OUTCOMES = Path(".mutants/outcomes.jsonl")
+PEER_NAMES = ("fbgemm", "torchrec", "textbook")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -21,6 +23,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="mutants whose name, operator or file holds this")
     parser.add_argument("--budget", type=int, default=500, help="examples for each mutant (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="CPU seconds for each (default: no bound)")
+    parser.add_argument(
+        "--peer", default="", choices=("", *PEER_NAMES), help="measure the way of a peer instead of ours"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one a core)")
     parser.add_argument("--outcomes", type=Path, default=OUTCOMES, help="where they are kept (default: %(default)s)")
     parser.add_argument("--again", action="store_true", help="forget what is kept there")
@@ -39,6 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     from tests.mutants import tally
     from tests.mutants.bank import bank
     from tests.mutants.crew import work
+    from tests.mutants.score import Terms
 
     stored = tally.stored()
     mutants = [m for m in bank() if given.only in f"{m.id} {m.operator} {m.file}"]
@@ -52,9 +59,10 @@ def main(arguments: list[str] | None = None) -> int:
         given.outcomes.unlink(missing_ok=True)
     done = {o.id: o for o in tally.read(given.outcomes)}
     left = [m for m in mutants if m.id not in done]
+    terms = Terms(given.budget, given.seconds, given.shrinks, given.peer)
     print(f"{len(mutants)} mutants, {len(left)} to judge", flush=True)
     begin = time.monotonic()
-    for number, outcome in enumerate(work(left, given.jobs, given.budget, given.shrinks), 1):
+    for number, outcome in enumerate(work(left, given.jobs, terms), 1):
         done[outcome.id] = outcome
         tally.append(given.outcomes, outcome)
         print(f"[{number}/{len(left)}, {time.monotonic() - begin:.0f} s] {tally.line(outcome)}", flush=True)

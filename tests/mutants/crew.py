@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 
 from tests.mutants.bank import Mutant, bank
-from tests.mutants.score import CRASH, Outcome, judged
+from tests.mutants.score import CRASH, Outcome, Terms, judged
 
 
-def work(mutants: Sequence[Mutant], jobs: int, budget: int, shrinks: bool) -> Iterator[Outcome]:
+def work(mutants: Sequence[Mutant], jobs: int, terms: Terms) -> Iterator[Outcome]:
     """Outcomes as they come in."""
     waiting = list(reversed(mutants))
-    crew = [Member(budget, shrinks) for _ in range(min(jobs, len(waiting)))]
+    crew = [Member(terms) for _ in range(min(jobs, len(waiting)))]
     for member in crew:
         member.take(waiting.pop())
     while any(member.mutant for member in crew):
@@ -30,15 +30,15 @@ def work(mutants: Sequence[Mutant], jobs: int, budget: int, shrinks: bool) -> It
 class Member:
     """One process and the mutant it works on."""
 
-    def __init__(self, budget: int, shrinks: bool) -> None:
-        self.terms = budget, shrinks
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
         self.mutant: Mutant | None = None
         self._start()
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, *self.terms), daemon=True)
+        self.process = context.Process(target=_serve, args=(theirs, self.terms), daemon=True)
         self.process.start()
         theirs.close()
 
@@ -63,7 +63,7 @@ class Member:
         self.process.join()
 
 
-def _serve(connection: Connection, budget: int, shrinks: bool) -> None:
+def _serve(connection: Connection, terms: Terms) -> None:
     """Judge what comes until nothing does."""
     import tests.conftest  # noqa: F401  the profiles, and examples drawn independently
 
@@ -73,4 +73,4 @@ def _serve(connection: Connection, budget: int, shrinks: bool) -> None:
             name = connection.recv()
         except EOFError:
             return
-        connection.send(judged(mutants[name], budget, shrinks))
+        connection.send(judged(mutants[name], terms))

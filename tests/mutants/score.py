@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from hypothesis import strategies as st
 
 from corpus.case import Case
 from corpus.store import to_json
@@ -23,6 +26,7 @@ from oracles.kernels import TbeKernels
 from oracles.report import size
 from tests.failures import shrink
 from tests.mutants.bank import Mutant
+from tests.mutants.peers import PEERS, Peer, compared
 from tests.mutants.plant import plant
 from tests.mutants.search import CPU, Check, aimed, by_routing, search
 from tests.suite.explore import explore
@@ -38,7 +42,8 @@ class Outcome:
     """`status`: "killed", "alive", or "error" for a mutant that does not import or runs nothing.
 
     `by`: who saw it: "values", "routings" (takes two to see), "races", "schedules", a guard's name, or "crash: " and
-    what was raised. `size`: (tables, bags, lookups) of the shrunk `case` (JSON), if it was shrunk.
+    what was raised. `seconds`: CPU, without shrinking. `size`: (tables, bags, lookups) of the shrunk `case` (JSON), if
+    it was shrunk.
     """
 
     id: str
@@ -65,51 +70,68 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Terms:
+    """`examples` and CPU `seconds` for each mutant, at the most; `shrinks`: make the failing case small; `peer`: the
+    one of `PEERS` whose way is measured, "" for ours."""
+
+    examples: int = 500
+    seconds: float = math.inf
+    shrinks: bool = True
+    peer: str = ""
+
+
+@dataclass(frozen=True)
 class Stage:
-    """One way to look: with which check, how many examples of each of `paths`."""
+    """One way to look: with which check, at how many examples of each of some strategies."""
 
     name: str
     judge: Check
     most: int
-    paths: tuple[str, ...]
+    drawn: list[st.SearchStrategy[Case]]
 
 
 def stages(mutant: Mutant) -> Iterator[Stage]:
     """The ways to look for a mutant, cheapest first."""
-    paths = mutant.paths
+    by_path = {path: aimed(path, mutant.optimizers, mutant.case) for path in mutant.paths}
+    paths, meeting = list(by_path.values()), [drawn for path, drawn in by_path.items() if path in MEET]
     yield Stage("values", by_routing("own"), 20, paths)
-    yield Stage("values", by_routing("own"), 270 // len(paths), paths)
-    yield Stage("races", raced, 30 // len(paths), paths)
-    yield Stage("routings", by_routing("some"), 60 // len(paths), paths)
-    meeting = tuple(p for p in paths if p in MEET)
+    yield Stage("values", by_routing("own"), 270 // max(1, len(paths)), paths)
+    yield Stage("races", raced, 30 // max(1, len(paths)), paths)
+    yield Stage("routings", by_routing("some"), 60 // max(1, len(paths)), paths)
     yield Stage("schedules", scheduled, 60 // max(1, len(meeting)), meeting)
 
 
-def judged(mutant: Mutant, budget: int = 500, shrinks: bool = True) -> Outcome:
-    """Look for a mutant until somebody sees it, with no more than `budget` examples."""
+def stages_of(peer: Peer) -> Iterator[Stage]:
+    """A peer has one, until its time is up."""
+    yield Stage("values", partial(compared, peer), 10_000, [peer.cases])
+
+
+def judged(mutant: Mutant, terms: Terms) -> Outcome:
+    """Look for a mutant until somebody sees it."""
     interpreter.install()
     began, tried, ran = time.process_time(), 0, 0
 
     def outcome(status: str, by: str = "", **more: Any) -> Outcome:
-        seconds = round(time.process_time() - began, 1)
+        seconds = round(seen - began, 1)
         return Outcome(mutant.id, mutant.operator, mutant.file, status, by, tried, seconds, **more)
 
     warnings.simplefilter("ignore")  # a mutant may compute anything
+    seen = began
     try:
         implementation = TbeKernels(plant(*mutant.edits))
     except Exception as error:
         return outcome("error", f"{type(error).__name__}: {error}"[:200])
-    for stage in stages(mutant):
-        for path in stage.paths:
-            most = min(stage.most, budget - tried)
-            if most <= 0:
+    for stage in stages_of(PEERS[terms.peer]) if terms.peer else stages(mutant):
+        for drawn in stage.drawn:
+            most = min(stage.most, terms.examples - tried)
+            if most <= 0 or time.process_time() - began > terms.seconds:
                 continue
-            found = search(aimed(path, mutant.optimizers, mutant.case), implementation, stage.judge, most)
-            tried, ran = tried + found.tried, ran + found.ran
+            found = search(drawn, implementation, stage.judge, most, until=began + terms.seconds)
+            tried, ran, seen = tried + found.tried, ran + found.ran.total(), time.process_time()
             if found.verdict is not None:
-                small = _small(found.verdict, implementation) if shrinks else None
-                return outcome("killed", _who(found.verdict, stage.name), **(small or {}))
-    return outcome("alive") if ran else outcome("error", "no example ran a path of it")
+                small = _small(found.verdict, implementation) if terms.shrinks else {}
+                return outcome("killed", _who(found.verdict, stage.name), **small)
+    return outcome("alive") if ran else outcome("error", "no example ran a kernel of it")
 
 
 def _who(verdict: Verdict, stage: str) -> str:

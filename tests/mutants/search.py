@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import signal
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from corpus.case import Case
 from oracles.check import Verdict, check
 from oracles.kernels import TbeKernels
 from strategies.cases import cases
-from tbe_kernels.paths import PATHS, KernelPath
+from tbe_kernels.paths import PATHS
 
 CPU = torch.device("cpu")
 #: CPU seconds for one example; a kernel that loops for ever is stopped there, and that is a crash.
@@ -30,37 +34,42 @@ class FoundError(Exception):
 
 @dataclass
 class Search:
-    """What came of it: the first failure, how many examples were tried, and how many of them ran the path."""
+    """What came of it: the first failure, how many examples were tried, and how many of them ran each path."""
 
     verdict: Verdict | None = None
     tried: int = 0
-    ran: int = 0
+    ran: Counter[str] = field(default_factory=Counter)
 
 
-def aimed(path: str, optimizers: tuple[str, ...] = (), case: Mapping[str, tuple[Any, ...]] | None = None) -> KernelPath:
-    """The path of that name, its cases aimed at some optimizers and at values of other axes too."""
+def aimed(
+    path: str, optimizers: tuple[str, ...] = (), case: Mapping[str, tuple[Any, ...]] | None = None
+) -> st.SearchStrategy[Case]:
+    """Cases of the path of that name, aimed at some optimizers and at values of other axes too."""
     found = next(p for p in PATHS if p.name == path)
     needs = replace(found.needs, case={**found.needs.case, **(case or {})})
-    return replace(found, needs=replace(needs, optimizers=optimizers or needs.optimizers))
+    return cases(path=replace(found, needs=replace(needs, optimizers=optimizers or needs.optimizers)))
 
 
 def search(
-    path: KernelPath,
+    drawn: st.SearchStrategy[Case],
     implementation: TbeKernels,
     judge: Check,
     most: int,
     counts: Callable[[Verdict], bool] = lambda verdict: True,
+    until: float = math.inf,
 ) -> Search:
-    """Up to the first failure that `counts` among `most` derandomised examples."""
+    """Up to the first failure that `counts` among `most` derandomised examples; `until`: process time, seconds."""
     found = Search()
 
     @settings(settings.get_profile("ci"), phases=(Phase.generate,), max_examples=most)
-    @given(cases(path=path))
+    @given(drawn)
     def look(case: Case) -> None:
+        if time.process_time() > until:
+            raise FoundError
         found.tried += 1
         with limited(MOST_SECONDS):
             verdict = judge(case, implementation)
-        found.ran += path.name in verdict.paths
+        found.ran.update(verdict.paths.keys())
         if verdict.status == "failed" and counts(verdict):
             found.verdict = verdict
             raise FoundError

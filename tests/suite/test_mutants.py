@@ -13,7 +13,7 @@ from tests.mutants.crew import work
 from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.operators import IN_KERNELS, ON_THE_HOST
 from tests.mutants.plant import SOURCE, Edit
-from tests.mutants.score import Outcome, judged
+from tests.mutants.score import Outcome, Terms, judged
 
 CHANGES = {
     "boundary": ("a < b", ["a <= b"]),
@@ -85,28 +85,28 @@ def test_a_mutant_that_does_not_import_is_an_error_and_so_is_one_that_runs_nothi
     broken = Mutant(
         "does not import", "test", (Edit("spec.py", "import math\n", "import maths\n"),), ("forward.pooled",)
     )
-    assert judged(broken).status == "error"
+    assert judged(broken, Terms()).status == "error"
     idle = Mutant("runs nothing", "test", (Edit("spec.py", "MAX_D = 2**20", "MAX_D = 2 * 2**19"),), ())
-    assert judged(idle).status == "error"
+    assert judged(idle, Terms()).status == "error"
 
 
 def test_a_crash_is_told_from_an_oracle() -> None:
     crash = Edit("backward/plan.py", "    most_runs = N // config.long_run_threshold\n", "    most_runs = N // 0\n")
-    outcome = judged(Mutant("divides by zero", "test", (crash,), ("backward.plan",)), shrinks=False)
+    outcome = judged(Mutant("divides by zero", "test", (crash,), ("backward.plan",)), Terms(shrinks=False))
     assert (outcome.status, outcome.by) == ("killed", "crash: ZeroDivisionError")
     assert outcome.crashed
 
 
 def test_a_mutant_that_nobody_can_see_stays_alive_within_its_budget() -> None:
     same = Mutant("no change", "test", (Edit("spec.py", "MAX_D = 2**20", "MAX_D = 2 * 2**19"),), ("forward.pooled",))
-    outcome = judged(same, budget=12)
+    outcome = judged(same, Terms(examples=12))
     assert (outcome.status, outcome.examples) == ("alive", 12)
 
 
 def test_a_process_that_dies_takes_its_mutant_as_a_crash_and_the_next_goes_on() -> None:
     stranger = Mutant("not in the bank", "test", (Edit("spec.py", "", ""),), ("forward.pooled",))
     known = next(m for m in bank() if m.id == "an empty bag is not written")
-    died, judged_after = work([stranger, known], jobs=1, budget=20, shrinks=False)
+    died, judged_after = work([stranger, known], 1, Terms(20, shrinks=False))
     assert (died.id, died.status, died.by) == (stranger.id, "killed", "crash: exit 1")
     assert (judged_after.id, judged_after.status) == (known.id, "killed")
     assert not multiprocessing.active_children()
