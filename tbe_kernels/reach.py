@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,23 @@ from tbe_kernels.paths import PATHS
 PACKAGE = Path(__file__).parent
 
 
+def jit_files(package: Path = PACKAGE) -> dict[Path, list[ast.FunctionDef]]:
+    """The @triton.jit functions of each file that has some."""
+    found: dict[Path, list[ast.FunctionDef]] = {}
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and any(map(_is_jit, node.decorator_list)):
+                found.setdefault(path, []).append(node)
+    return found
+
+
 def jit_functions() -> dict[str, ast.FunctionDef]:
     """Every @triton.jit function of the package by name. Raises ValueError if two have the same."""
     found: dict[str, ast.FunctionDef] = {}
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef) and any(map(_is_jit, node.decorator_list)):
-                if node.name in found:
-                    raise ValueError(f"two kernels are called {node.name}")
-                found[node.name] = node
+    for node in itertools.chain.from_iterable(jit_files().values()):
+        if node.name in found:
+            raise ValueError(f"two kernels are called {node.name}")
+        found[node.name] = node
     return found
 
 

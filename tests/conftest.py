@@ -34,6 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("cpu", "cuda"), default="cpu", help="interpret kernels, or run them on a GPU")
     parser.addoption("--sweep", choices=("own", "some", "all"), help="routings of each case (default: by profile)")
     parser.addoption("--parts", type=int, default=1, help="split each path's examples into so many tests, to share")
+    parser.addoption("--kernel-coverage", action="store_true", help="say which branches of kernels the run left out")
+    parser.addoption("--kernel-coverage-least", type=float, metavar="PERCENT", help="and fail if it is below PERCENT")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -45,6 +47,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--device") == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
+    least = config.getoption("--kernel-coverage-least")
+    if config.getoption("--kernel-coverage") or least is not None:
+        if config.getoption("--device") != "cpu":
+            raise pytest.UsageError("--kernel-coverage: only the interpreter can tell; it needs --device cpu")
+        from tests.kernel_coverage import KernelCoverage
+
+        config.pluginmanager.register(KernelCoverage(least))
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -3,7 +3,8 @@
 `install()` makes it faithful where it differs from a GPU (`casts`), makes it show what it hides (`poison`, the bounds
 in `memory`, `overflow`) and quick enough to fuzz in (`pace`). `races` and `schedules` watch, or steer, what the
 programs of a launch do to each other. `controls` then proves that each guard sees its fault. `install()` has to be
-called in an interpreting process (`TRITON_INTERPRET=1` before the first `import triton`).
+called in an interpreting process (`TRITON_INTERPRET=1` before the first `import triton`). For coverage, `arcs` notes
+which lines of kernels run.
 """
 
 from __future__ import annotations
