@@ -160,9 +160,8 @@ class TbeKernels:
         """Whether a batch fits the small-table route, as its row in the registry and the case's own knobs say."""
         needs = next(p.needs for p in PATHS if p.name == "forward.small_table")
         assert needs.one_table is not None
-        knobs = self.package.KernelConfig.for_target("cuda", case.routing)
-        rows = min(needs.one_table[0], knobs.small_table_rows)
-        columns = min(needs.one_table[1], knobs.small_table_columns)
+        rows = min(needs.one_table[0], case.routing.get("small_table_rows", needs.one_table[0]))
+        columns = min(needs.one_table[1], case.routing.get("small_table_columns", needs.one_table[1]))
         table = case.tables[case.feature_table_map[0]]
         return (
             case.num_features == 1
