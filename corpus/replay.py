@@ -30,7 +30,7 @@ def replay(given: Namespace) -> int:
     """Replay what the command line names; returns the exit code."""
     try:
         paths = [path for wanted in given.cases or [str(CASES)] for path in find(wanted)]
-        name = _attribute(given.impl).name
+        name = attribute(given.impl).name
     except (CaseError, ImportError, AttributeError, ValueError) as error:
         print(f"ERROR  {error}", file=sys.stderr)
         return 2
@@ -71,7 +71,7 @@ def _replay_one(path: Path, *, impl: str, device: str, sweep: str) -> Outcome:
         stored = load(path)
     except CaseError as error:
         return "ERROR", 0.0, str(error)
-    verdict = check(stored.case, _attribute(impl), torch.device(device), sweep)
+    verdict = check(stored.case, attribute(impl), torch.device(device), sweep)
     seconds = time.perf_counter() - begin
     if verdict.status == "failed":
         return "FAILED", seconds, report(verdict, path, device)
@@ -80,8 +80,9 @@ def _replay_one(path: Path, *, impl: str, device: str, sweep: str) -> Outcome:
     return ("FIXED" if path.parent == INBOX else "ok"), seconds, ""
 
 
-def _attribute(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    if not attribute:
+def attribute(name: str) -> Any:
+    """What MODULE:ATTRIBUTE names. Raises ValueError, ImportError or AttributeError."""
+    module, _, member = name.partition(":")
+    if not member:
         raise ValueError(f"--impl: expected MODULE:ATTRIBUTE, got {name!r}")
-    return getattr(importlib.import_module(module), attribute)
+    return getattr(importlib.import_module(module), member)

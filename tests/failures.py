@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+
 import torch
 
 from corpus.case import Case
@@ -12,17 +14,37 @@ from oracles.implementation import Implementation
 from oracles.report import report
 
 
-def shrink(verdict: Verdict, implementation: Implementation, device: torch.device) -> Verdict:
-    """The verdict on the smallest case that fails in the same way, on the routing that failed."""
+def kind_of(verdict: Verdict) -> tuple[str, bool]:
+    """An exception's type, a guard's name, or "" for a wrong result, and whether it shows between routings: shrinking
+    must not slip from one kind of failure to another."""
+    first = verdict.findings[0]
+    return first.raised or first.guard, first.across
 
+
+def shrink(
+    verdict: Verdict,
+    implementation: Implementation,
+    device: torch.device,
+    kind: Callable[[Verdict], Hashable] = kind_of,
+    enough: Callable[[], bool] = lambda: False,
+    journal: bool = False,
+) -> Verdict:
+    """The verdict on the smallest case that fails in the same way, on the routing that failed.
+
+    `kind`: what failures of one way have in common. Once `enough()`, no smaller case is looked for. `journal`: as in
+    `check`.
+    """
+    wanted = kind(verdict)
     # What shows only between two routings takes more than one of them.
     sweep = "some" if verdict.findings[0].across else "own"
 
     def fails(case: Case) -> bool:
-        found = check(case, implementation, device, sweep)
-        return found.status == "failed" and _kind(found) == _kind(verdict)
+        if enough():
+            return False
+        found = check(case, implementation, device, sweep, journal)
+        return found.status == "failed" and kind(found) == wanted
 
-    return check(reduce(verdict.case, fails), implementation, device, sweep)
+    return check(reduce(verdict.case, fails), implementation, device, sweep, journal)
 
 
 def shrink_and_report(verdict: Verdict, implementation: Implementation, device: torch.device) -> str:
@@ -32,10 +54,3 @@ def shrink_and_report(verdict: Verdict, implementation: Implementation, device: 
         small = verdict
     saved = save(small.case, small.findings[0].headline.splitlines()[0])
     return report(small, saved, device.type)
-
-
-def _kind(verdict: Verdict) -> tuple[str, bool]:
-    """An exception's type, a guard's name, or "" for a wrong result, and whether it shows between routings: shrinking
-    must not slip from one kind of failure to another."""
-    first = verdict.findings[0]
-    return first.raised or first.guard, first.across

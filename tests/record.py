@@ -69,8 +69,8 @@ class Record:
         for key, sharpness in other.sharpness.items():
             self.sharpness.setdefault(key, Sharpness()).add(sharpness)
 
-    def table(self) -> list[str]:
-        """The summary, a line each."""
+    def paths_table(self) -> list[str]:
+        """Examples of each kernel path, and how many a second there were: a line each."""
         from tbe_kernels.paths import PATHS
 
         elapsed = time.monotonic() - self.began
@@ -82,6 +82,11 @@ class Record:
             f"{self.examples} examples, {self.runs} runs, {self.examples / elapsed:.1f} cases/s "
             f"({self.runs / max(self.seconds, 1e-9):.1f} runs a CPU second); {self.unchanged} changed no weight"
         )
+        return lines
+
+    def table(self) -> list[str]:
+        """The summary, a line each."""
+        lines = self.paths_table()
         by_axis: dict[str, list[str]] = {}
         for name, count in sorted(self.axes.items()):
             axis, _, value = name.partition(" ") if not name.startswith(("bounds", "weight ", "per-")) else _axis(name)

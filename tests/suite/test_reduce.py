@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from hypothesis import given, settings
 
 from corpus.case import Bag, Batch, Case, Optimizer, Sampled, Table, Values, bag_length, expand
@@ -60,6 +62,12 @@ def test_what_matters_is_kept() -> None:
     assert small.batches[0].psw == "trained"
     assert small.batches[0].grad_layout == "sliced"
     assert small.tables[-1].dim == 5
+
+
+def test_no_check_of_bounds_is_plainer_than_any() -> None:
+    fatal = dataclasses.replace(BIG, bounds_check_mode="FATAL")
+    assert reduce(fatal, lambda case: True).bounds_check_mode == "NONE"
+    assert reduce(fatal, lambda case: case.bounds_check_mode != "NONE").bounds_check_mode == "WARNING"
 
 
 def test_a_repeat_shrinks_to_the_least_that_fails() -> None:
