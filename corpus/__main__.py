@@ -1,5 +1,6 @@
 """`python -m corpus replay [PATH | ID ...]`: run stored cases again, on the CPU (interpreter) or a GPU.
 `python -m corpus show [PATH | ID ...] [--plot FILE]`: say, and draw, what is in them.
+`python -m corpus distill`: add the fewest cases that see every mutant which `python -m tests.mutants` saw killed.
 
 Exit codes: 0, every case holds (FIXED, for one from the inbox), or is shown; 1, some case FAILED; 2, an ERROR: a file
 that holds no case, a name that matches none, nothing to run or show, or nothing to draw with.
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,15 +27,22 @@ def main(arguments: list[str] | None = None) -> int:
     shown = commands.add_parser("show", help="say what is in stored cases: bags, runs and which way they go, settings")
     shown.add_argument("cases", nargs="*", metavar="PATH|ID", help="files, folders or names; default: corpus/cases")
     shown.add_argument("--plot", metavar="FILE", help="draw the one case named (.png, .svg, .pdf); needs matplotlib")
+    distilled = commands.add_parser("distill", help="keep the fewest cases that see every mutant anybody saw")
+    distilled.add_argument("--outcomes", type=Path, default=Path(".mutants/outcomes.jsonl"), help="of `tests.mutants`")
+    distilled.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one a core)")
     given = parser.parse_args(arguments)
     if given.command == "show":
         from corpus.show import show
 
         return show(given)
-    if given.device == "cpu":
+    if given.command == "distill" or given.device == "cpu":
         # Before anything imports triton, and in every process that this one starts.
         os.environ.setdefault("TRITON_INTERPRET", "1")
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if given.command == "distill":
+        from corpus.distill import distill
+
+        return distill(given)
     from corpus.replay import replay
 
     return replay(given)

@@ -12,6 +12,7 @@ import math
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 OUTCOMES = Path(".mutants/outcomes.jsonl")
@@ -44,8 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     from tests.mutants import tally
     from tests.mutants.bank import bank
-    from tests.mutants.crew import work
-    from tests.mutants.score import Terms
+    from tests.mutants.crew import Died, work
+    from tests.mutants.score import Terms, died, judged
 
     stored = tally.stored()
     mutants = [m for m in bank() if given.only in f"{m.id} {m.operator} {m.file}"]
@@ -62,7 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
     terms = Terms(given.budget, given.seconds, given.shrinks, given.peer)
     print(f"{len(mutants)} mutants, {len(left)} to judge", flush=True)
     begin = time.monotonic()
-    for number, outcome in enumerate(work(left, given.jobs, terms), 1):
+    for number, (mutant, result) in enumerate(work(left, given.jobs, partial(judged, terms=terms)), 1):
+        outcome = died(mutant, result.code) if isinstance(result, Died) else result
         done[outcome.id] = outcome
         tally.append(given.outcomes, outcome)
         print(f"[{number}/{len(left)}, {time.monotonic() - begin:.0f} s] {tally.line(outcome)}", flush=True)

@@ -169,6 +169,13 @@ class Reach:
         paths.sort(key=lambda p: all(self.files[k.__name__] != file for k in p.kernels))
         return tuple(p.name for p in paths[:MOST_PATHS]), optimizers if target != name else ()
 
+    def of_file(self, file: str) -> set[str]:
+        """Every path that runs a device function of a file; of a file without any, every path."""
+        here = {name for name, place in self.files.items() if place == file}
+        steps = here & self._below({row.rule.__name__ for row in OPTIMIZERS.values()})
+        here |= {"step_row"} if steps else set()
+        return {p.name for p in PATHS if not here or here & self._below({k.__name__ for k in p.kernels})}
+
     def _below(self, names: set[str]) -> set[str]:
         reached: set[str] = set()
         while names:

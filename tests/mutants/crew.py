@@ -1,26 +1,37 @@
-"""Processes that judge mutants. One that dies takes its mutant with it, as a crash; another takes its place."""
+"""Processes that work on mutants. One that dies takes its mutant with it; another takes its place."""
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from typing import Any
 
 from tests.mutants.bank import Mutant, bank
-from tests.mutants.score import CRASH, Outcome, Terms, judged
+
+#: What is done with each mutant; importable by name, since other processes do it.
+Task = Callable[[Mutant], Any]
 
 
-def work(mutants: Sequence[Mutant], jobs: int, terms: Terms) -> Iterator[Outcome]:
-    """Outcomes as they come in."""
+@dataclass(frozen=True)
+class Died:
+    """Instead of a result: the exit code of a process, or minus the signal that ended it."""
+
+    code: int | None
+
+
+def work(mutants: Sequence[Mutant], jobs: int, task: Task) -> Iterator[tuple[Mutant, Any]]:
+    """Each mutant with what the task gave, or `Died`, as they come in."""
     waiting = list(reversed(mutants))
-    crew = [Member(terms) for _ in range(min(jobs, len(waiting)))]
+    crew = [Member(task) for _ in range(min(jobs, len(waiting)))]
     for member in crew:
         member.take(waiting.pop())
     while any(member.mutant for member in crew):
-        busy = {member.connection: member for member in crew if member.mutant}
+        busy: dict[Any, Member] = {member.connection: member for member in crew if member.mutant}
         for connection in wait(list(busy)):
-            member = busy[connection]  # type: ignore[index]
-            yield member.outcome()
+            member = busy[connection]
+            yield member.result()
             if waiting:
                 member.take(waiting.pop())
     for member in crew:
@@ -30,15 +41,15 @@ def work(mutants: Sequence[Mutant], jobs: int, terms: Terms) -> Iterator[Outcome
 class Member:
     """One process and the mutant it works on."""
 
-    def __init__(self, terms: Terms) -> None:
-        self.terms = terms
+    def __init__(self, task: Task) -> None:
+        self.task = task
         self.mutant: Mutant | None = None
         self._start()
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, self.terms), daemon=True)
+        self.process = context.Process(target=_serve, args=(theirs, self.task), daemon=True)
         self.process.start()
         theirs.close()
 
@@ -46,25 +57,25 @@ class Member:
         self.mutant = mutant
         self.connection.send(mutant.id)
 
-    def outcome(self) -> Outcome:
-        """What became of the mutant."""
+    def result(self) -> tuple[Mutant, Any]:
+        """The mutant, and what became of it."""
         mutant, self.mutant = self.mutant, None
         assert mutant is not None
         try:
-            return self.connection.recv()
+            return mutant, self.connection.recv()
         except EOFError:
             self.process.join()
-            by = f"{CRASH}: exit {self.process.exitcode}"
+            died = Died(self.process.exitcode)
             self._start()
-            return Outcome(mutant.id, mutant.operator, mutant.file, "killed", by)
+            return mutant, died
 
     def dismiss(self) -> None:
         self.connection.close()
         self.process.join()
 
 
-def _serve(connection: Connection, terms: Terms) -> None:
-    """Judge what comes until nothing does."""
+def _serve(connection: Connection, task: Task) -> None:
+    """Work on what comes until nothing does."""
     import tests.conftest  # noqa: F401  the profiles, and examples drawn independently
 
     mutants = {mutant.id: mutant for mutant in bank()}
@@ -73,4 +84,4 @@ def _serve(connection: Connection, terms: Terms) -> None:
             name = connection.recv()
         except EOFError:
             return
-        connection.send(judged(mutants[name], terms))
+        connection.send(task(mutants[name]))

@@ -1,7 +1,8 @@
 """How the suite does against one mutant: who sees it, after how many examples, and how small the case gets.
 
-In the order of what they cost: the drawn routing on a few examples of each path and then on many; the race detector;
-several routings of a case; schedules. No more than 500 examples in all, as the `ci` profile draws for three paths.
+In the order of what they cost: the drawn routing on a few examples of each path; the race detector; the drawn routing on
+many; several routings of a case; schedules; the stored cases, which hold what is not drawn on a CPU, such as a table
+beyond 2**31 elements. No more than 500 examples in all, as the `ci` profile draws for three paths.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from corpus.case import Case
-from corpus.store import to_json
+from corpus.store import stored_cases, to_json
 from oracles import interpreter
 from oracles.check import Verdict, check
 from oracles.kernels import TbeKernels
@@ -41,9 +42,9 @@ CRASH = "crash"
 class Outcome:
     """`status`: "killed", "alive", or "error" for a mutant that does not import or runs nothing.
 
-    `by`: who saw it: "values", "routings" (takes two to see), "races", "schedules", a guard's name, or "crash: " and
-    what was raised. `seconds`: CPU, without shrinking. `size`: (tables, bags, lookups) of the shrunk `case` (JSON), if
-    it was shrunk.
+    `by`: who saw it: "values", "routings" (takes two to see), "schedules", a guard's name ("races"), or "crash: " and
+    what was raised. `seconds`: CPU, without shrinking. `case`: the failing one (JSON); if it was
+    shrunk, `size` is its (tables, bags, lookups).
     """
 
     id: str
@@ -95,10 +96,11 @@ def stages(mutant: Mutant) -> Iterator[Stage]:
     by_path = {path: aimed(path, mutant.optimizers, mutant.case) for path in mutant.paths}
     paths, meeting = list(by_path.values()), [drawn for path, drawn in by_path.items() if path in MEET]
     yield Stage("values", by_routing("own"), 20, paths)
-    yield Stage("values", by_routing("own"), 270 // max(1, len(paths)), paths)
     yield Stage("races", raced, 30 // max(1, len(paths)), paths)
+    yield Stage("values", by_routing("own"), 240 // max(1, len(paths)), paths)
     yield Stage("routings", by_routing("some"), 60 // max(1, len(paths)), paths)
-    yield Stage("schedules", scheduled, 60 // max(1, len(meeting)), meeting)
+    yield Stage("schedules", scheduled, 40 // max(1, len(meeting)), meeting)
+    yield Stage("corpus", by_routing("own"), 1, [st.just(stored.case) for stored in stored_cases()])
 
 
 def stages_of(peer: Peer) -> Iterator[Stage]:
@@ -129,9 +131,14 @@ def judged(mutant: Mutant, terms: Terms) -> Outcome:
             found = search(drawn, implementation, stage.judge, most, until=began + terms.seconds)
             tried, ran, seen = tried + found.tried, ran + found.ran.total(), time.process_time()
             if found.verdict is not None:
-                small = _small(found.verdict, implementation) if terms.shrinks else {}
-                return outcome("killed", _who(found.verdict, stage.name), **small)
+                kept = _kept(found.verdict, implementation, terms.shrinks)
+                return outcome("killed", _who(found.verdict, stage.name), **kept)
     return outcome("alive") if ran else outcome("error", "no example ran a kernel of it")
+
+
+def died(mutant: Mutant, code: int | None) -> Outcome:
+    """Of a mutant that took its process with it."""
+    return Outcome(mutant.id, mutant.operator, mutant.file, "killed", f"{CRASH}: exit {code}")
 
 
 def _who(verdict: Verdict, stage: str) -> str:
@@ -143,12 +150,13 @@ def _who(verdict: Verdict, stage: str) -> str:
     return "routings" if first.across else "schedules" if stage == "schedules" else "values"
 
 
-def _small(verdict: Verdict, implementation: TbeKernels) -> dict[str, Any]:
-    """The shrunk case, if the fault shows in a plain run of one: races and crashes stay as large as they were found."""
-    case = verdict.case
-    if not verdict.findings[0].raised and verdict.findings[0].guard != "races":
-        case = shrink(verdict, implementation, CPU).case
-    return {"size": size(case), "case": to_json(case, "")}
+def _kept(verdict: Verdict, implementation: TbeKernels, shrinks: bool) -> dict[str, Any]:
+    """The failing case, shrunk if it is to be and if the fault shows in a plain run: not for races and crashes."""
+    case, first = verdict.case, verdict.findings[0]
+    if not shrinks or first.raised or first.guard == "races":
+        return {"case": to_json(case, "")}
+    small = shrink(verdict, implementation, CPU).case
+    return {"case": to_json(small, ""), "size": size(small)}
 
 
 def raced(case: Case, implementation: TbeKernels) -> Verdict:

@@ -1,0 +1,137 @@
+"""Distils the corpus: the fewest cases that see every mutant anybody saw, and that run every kernel path.
+
+Candidates are the stored cases and the shrunk case of each killed mutant (`python -m tests.mutants` keeps them). Each
+is run, on its own routing, on every mutant of a file that it runs kernels of; a greedy cover of those runs is kept.
+Stored cases stay: each guards something that its note names. A face of the project like `__main__`.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from corpus.case import Case
+from corpus.store import CASES, case_id, find, from_json, load, save
+from oracles.check import check
+from oracles.kernels import IMPLEMENTATION, TbeKernels
+from oracles.report import size
+from tests.mutants import tally
+from tests.mutants.bank import Mutant, Reach, bank
+from tests.mutants.crew import Died, work
+from tests.mutants.equivalent import EQUIVALENT
+from tests.mutants.plant import plant
+from tests.mutants.search import CPU, limited
+
+#: CPU seconds for one case on one mutant.
+MOST_SECONDS = 20
+#: How much of the corpus a new kernel's cases may find filled.
+MOST_CASES = 80
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A case that may be kept. `stored`: it is in the corpus already. `paths`: the kernel paths it runs."""
+
+    name: str
+    case: Case
+    stored: bool
+    paths: frozenset[str]
+
+
+def distill(given: Namespace) -> int:
+    """Choose, report, and store what is chosen; returns the exit code."""
+    outcomes = {o.id: o for o in tally.read(given.outcomes) if o.status == "killed" and o.id not in EQUIVALENT}
+    mutants = [m for m in bank() if m.id in outcomes]
+    if not mutants:
+        print(f"ERROR  {given.outcomes} holds no killed mutant: run `python -m tests.mutants` first", file=sys.stderr)
+        return 2
+    candidates = _candidates({name: o.case for name, o in outcomes.items() if o.case})
+    print(f"{len(mutants)} killed mutants, {len(candidates)} candidates", flush=True)
+    kills: dict[str, set[str]] = {}
+    for number, (mutant, seen) in enumerate(work(mutants, given.jobs, partial(seen_by, candidates=candidates)), 1):
+        kills[mutant.id] = set() if isinstance(seen, Died) else seen
+        print(f"[{number}/{len(mutants)}] {len(kills[mutant.id]):3} cases see {mutant.id}", flush=True)
+    stored = {c.name for c in candidates if c.stored}
+    chosen = cover(kills, candidates, kept=stored)
+    _say("the stored cases", stored, kills)
+    _say(f"with {len(chosen - stored)} more", chosen, kills)
+    _say("the fewest that do", cover(kills, candidates), kills)
+    _halves(mutants, kills, candidates)
+    for candidate in candidates:
+        if candidate.name in chosen - stored:
+            guards = sorted(m for m, seen in kills.items() if candidate.name in seen and not seen & stored)
+            print(f"new: {save(candidate.case, _note(guards), CASES, candidate.name)}")
+    return int(len(chosen) > MOST_CASES)
+
+
+def _candidates(shrunk: Mapping[str, str]) -> tuple[Candidate, ...]:
+    """The stored cases, then the shrunk ones that are not among them."""
+    cases = {path.stem: (load(path).case, True) for path in find(str(CASES))}
+    known = {case_id(case) for case, _ in cases.values()}
+    for text in shrunk.values():
+        case, _ = from_json(text)
+        if case_id(case) not in known:
+            known.add(case_id(case))
+            cases[case_id(case)] = case, False
+    found = []
+    for name, (case, is_stored) in cases.items():
+        verdict = check(case, IMPLEMENTATION, CPU, "own")
+        if verdict.status == "passed":
+            found.append(Candidate(name, case, is_stored, frozenset(verdict.paths)))
+    return tuple(found)
+
+
+def seen_by(mutant: Mutant, candidates: Sequence[Candidate]) -> set[str]:
+    """The cases that fail on a mutant."""
+    implementation, paths, seen = TbeKernels(plant(*mutant.edits)), Reach().of_file(mutant.file), set()
+    for candidate in candidates:
+        if candidate.paths & paths:
+            with limited(MOST_SECONDS):
+                if check(candidate.case, implementation, CPU, "own").status == "failed":
+                    seen.add(candidate.name)
+    return seen
+
+
+def cover(kills: Mapping[str, set[str]], candidates: Sequence[Candidate], kept: set[str] | None = None) -> set[str]:
+    """Cases that see every mutant which any of them sees, and run every path that any runs: `kept`, and then always
+    the one that adds most, the smaller of two."""
+    chosen = set(kept or ())
+    wants = {name: seen for name, seen in kills.items() if seen and not seen & chosen}
+    wants |= {
+        path: {c.name for c in candidates if path in c.paths} for path in set().union(*(c.paths for c in candidates))
+    }
+    wants = {name: seen for name, seen in wants.items() if not seen & chosen}
+    sizes = {c.name: sum(size(c.case)) for c in candidates}
+    while wants:
+        gain: dict[str, int] = {}
+        for seen in wants.values():
+            for name in seen & sizes.keys():
+                gain[name] = gain.get(name, 0) + 1
+        best = max(gain, key=lambda name: (gain[name], -sizes[name], name))
+        chosen.add(best)
+        wants = {name: seen for name, seen in wants.items() if best not in seen}
+    return chosen
+
+
+def _say(what: str, chosen: set[str], kills: Mapping[str, set[str]]) -> None:
+    killed = sum(bool(seen & chosen) for seen in kills.values())
+    print(f"{what}: {len(chosen)} cases see {killed} of {len(kills)} ({100 * killed / len(kills):.1f} %)")
+
+
+def _halves(mutants: Sequence[Mutant], kills: Mapping[str, set[str]], candidates: Sequence[Candidate]) -> None:
+    """Does a corpus distilled from half of the mutants see the other half? Without the stored cases' help."""
+    names = [m.id for m in mutants]
+    random.Random(0).shuffle(names)
+    half, other = names[: len(names) // 2], names[len(names) // 2 :]
+    chosen = cover({name: kills[name] for name in half}, candidates)
+    _say("distilled from a random half, of that half", chosen, {name: kills[name] for name in half})
+    _say("distilled from a random half, of the other", chosen, {name: kills[name] for name in other})
+
+
+def _note(guards: Sequence[str]) -> str:
+    more = f" and {len(guards) - 2} more" if len(guards) > 2 else ""
+    return "Distilled. Sees " + "; ".join(guards[:2]) + more
