@@ -20,6 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     command.add_argument("--impl", default="oracles.kernels:IMPLEMENTATION", metavar="MODULE:ATTRIBUTE")
     command.add_argument("--sweep", choices=("own", "some", "all"), default="all", help="which routings to run")
+    command.add_argument("--relation", metavar="NAME", help="run a relation of oracles.metamorphic, not the reference")
     command.add_argument("--jobs", type=int, help="processes (default: one a core on a CPU, one on a GPU)")
     given = parser.parse_args(arguments)
     if given.device == "cpu":

@@ -9,6 +9,7 @@ from corpus.reduce import reduce
 from corpus.store import save
 from oracles.check import Verdict, check
 from oracles.implementation import Implementation
+from oracles.metamorphic import relate
 from oracles.report import report
 
 
@@ -18,11 +19,16 @@ def shrink(verdict: Verdict, implementation: Implementation, device: torch.devic
     # What shows only between two routings takes more than one of them.
     sweep = "some" if verdict.findings[0].across else "own"
 
+    def again(case: Case) -> Verdict:
+        if verdict.relation:
+            return relate(verdict.relation, case, implementation, device)
+        return check(case, implementation, device, sweep)
+
     def fails(case: Case) -> bool:
-        found = check(case, implementation, device, sweep)
+        found = again(case)
         return found.status == "failed" and _kind(found) == _kind(verdict)
 
-    return check(reduce(verdict.case, fails), implementation, device, sweep)
+    return again(reduce(verdict.case, fails))
 
 
 def shrink_and_report(verdict: Verdict, implementation: Implementation, device: torch.device) -> str:
