@@ -23,6 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     command.add_argument("--impl", default="oracles.kernels:IMPLEMENTATION", metavar="MODULE:ATTRIBUTE")
     command.add_argument("--sweep", choices=("own", "some", "all"), default="all", help="which routings to run")
+    command.add_argument("--relation", metavar="NAME", help="run a relation of oracles.metamorphic, not the reference")
     command.add_argument("--jobs", type=int, help="processes (default: one a core on a CPU, one on a GPU)")
     shown = commands.add_parser("show", help="say what is in stored cases: bags, runs and which way they go, settings")
     shown.add_argument("cases", nargs="*", metavar="PATH|ID", help="files, folders or names; default: corpus/cases")

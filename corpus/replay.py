@@ -31,6 +31,8 @@ def replay(given: Namespace) -> int:
     try:
         paths = [path for wanted in given.cases or [str(CASES)] for path in find(wanted)]
         name = attribute(given.impl).name
+        if given.relation:
+            _demand_relation(given.relation)
     except (CaseError, ImportError, AttributeError, ValueError) as error:
         print(f"ERROR  {error}", file=sys.stderr)
         return 2
@@ -49,9 +51,17 @@ def replay(given: Namespace) -> int:
     return 2 if counts["ERROR"] else 1 if counts["FAILED"] else 0
 
 
+def _demand_relation(name: str) -> None:
+    from oracles.metamorphic import RELATIONS
+
+    if name not in RELATIONS:
+        raise ValueError(f"--relation: expected one of {', '.join(RELATIONS)}, got {name!r}")
+
+
 def _outcomes(paths: list[Path], given: Namespace) -> Iterator[Outcome]:
     """The outcome of each case, in order, as they come in."""
-    replay_one = functools.partial(_replay_one, impl=given.impl, device=given.device, sweep=given.sweep)
+    options = {name: getattr(given, name) for name in ("impl", "device", "sweep", "relation")}
+    replay_one = functools.partial(_replay_one, **options)
     jobs = given.jobs or (1 if given.device == "cuda" else os.cpu_count() or 1)
     if min(jobs, len(paths) // FEWEST) <= 1:
         yield from map(replay_one, paths)
@@ -60,10 +70,11 @@ def _outcomes(paths: list[Path], given: Namespace) -> Iterator[Outcome]:
         yield from pool.map(replay_one, paths)
 
 
-def _replay_one(path: Path, *, impl: str, device: str, sweep: str) -> Outcome:
+def _replay_one(path: Path, *, impl: str, device: str, sweep: str, relation: str | None) -> Outcome:
     import torch
 
     from oracles.check import check
+    from oracles.metamorphic import relate
     from oracles.report import report
 
     begin = time.perf_counter()
@@ -71,7 +82,10 @@ def _replay_one(path: Path, *, impl: str, device: str, sweep: str) -> Outcome:
         stored = load(path)
     except CaseError as error:
         return "ERROR", 0.0, str(error)
-    verdict = check(stored.case, attribute(impl), torch.device(device), sweep)
+    if relation:
+        verdict = relate(relation, stored.case, attribute(impl), torch.device(device))
+    else:
+        verdict = check(stored.case, attribute(impl), torch.device(device), sweep)
     seconds = time.perf_counter() - begin
     if verdict.status == "failed":
         return "FAILED", seconds, report(verdict, path, device)

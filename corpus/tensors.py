@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corpus.case import Case, CaseError, Sampled, expand
+from corpus.case import Case, CaseError, Sampled, Values, expand
 
 #: A table of more elements is filled only in the rows that are in use, and around them.
 DENSE_ELEMENTS = 2**22
@@ -48,6 +48,23 @@ class TableRows:
             table.copy_(self.values)
         else:
             table[self.rows.to(table.device)] = self.values.to(table.device)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Carried(Values):
+    """Values that come along with a case instead of from its seed: for a case that was made from another one, where the
+    same numbers lie in other places. Such a case equals itself alone, and no file holds it.
+
+    `tables`: as `table_rows` has them. `psw[k]`: those of batch k, fp32 `[N]`, or None. `gradients[k]`: in the shape of
+    its output.
+    """
+
+    tables: tuple[TableRows, ...] = ()
+    psw: tuple[Tensor | None, ...] = ()
+    gradients: tuple[Tensor, ...] = ()
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
 
 def random_bits(seed: int, stream: int, count: int) -> np.ndarray:
@@ -109,7 +126,7 @@ def batch_tensors(case: Case, batch: int, device: torch.device) -> BatchTensors:
         offsets[place] = value
     psw = None
     if given.psw != "none":
-        psw = _place(torch.from_numpy(_psw_values(case, len(ids), batch)), device)
+        psw = _place(_psw_values(case, len(ids), batch), device)
         psw.requires_grad_(given.psw == "trained")
     grad = _grad_values(case, batch, ids, lengths)
     return BatchTensors(
@@ -192,20 +209,26 @@ def _lay_out(grad: Tensor, layout: str, device: torch.device) -> Tensor:
     return _place(grad, device)
 
 
-def _psw_values(case: Case, count: int, batch: int) -> np.ndarray:
+def _psw_values(case: Case, count: int, batch: int) -> Tensor:
     values = case.values
+    if isinstance(values, Carried):
+        carried = values.psw[batch]
+        assert carried is not None
+        return carried
     bits = random_bits(values.seed, 2000 + batch, count)
     if values.mode == "exact":
         span = 2**values.psw_bits
-        return ((bits % np.uint64(2 * span + 1)).astype(np.int64) - span).astype(np.float32) / 2
+        return torch.from_numpy(((bits % np.uint64(2 * span + 1)).astype(np.int64) - span).astype(np.float32) / 2)
     out = _general(bits, min(values.spread, 4))
     out[bits % np.uint64(16) == 0] = 0.0  # a weight of zero still has a gradient
-    return out
+    return torch.from_numpy(out)
 
 
 def _grad_values(case: Case, number: int, ids: np.ndarray, lengths: np.ndarray) -> Tensor:
     """fp32, in the shape of the output: NaN where a bag is empty, unless all samples have to share their gradient."""
     values, given, starts = case.values, case.batches[number], case.bag_starts(number)
+    if isinstance(values, Carried):
+        return values.gradients[number]
     ends = np.concatenate(([0], np.cumsum(lengths)))
     places = output_places(case, number, np.diff(ends[list(starts)]))
     seed = int(random_bits(values.seed, 1000 + number, 1)[0])
@@ -241,6 +264,8 @@ def table_rows(case: Case) -> tuple[TableRows, ...]:
 
     Shared by all who ask: read only.
     """
+    if isinstance(case.values, Carried):
+        return case.values.tables
     used: list[list[np.ndarray]] = [[] for _ in case.tables]
     for k, batch in enumerate(case.batches):
         ids, lengths = ids_and_lengths(case, k)

@@ -17,7 +17,7 @@ from corpus.case import Case
 from corpus.store import case_id, running
 from corpus.tensors import ids_and_lengths, random_bits
 from oracles.compare import Finding, Sharpness
-from oracles.implementation import Implementation, Routing
+from oracles.implementation import Implementation, Routing, Trace
 from oracles.interpreter.findings import GuardError
 from oracles.judge import Judge
 
@@ -33,7 +33,8 @@ class Verdict:
     """What a check found. `status`: "passed", "failed" or "not checked" (see `reason`).
 
     `case` pins the routing that failed. `paths` counts path launches of the case's own routing, `sweep_paths` those of
-    the other routings. `sharpness` and `changed` as in `Judgement`, over all routings.
+    the other routings. `sharpness` and `changed` as in `Judgement`, over all routings. `relation`: the one that was
+    checked instead (`oracles.metamorphic`), or "".
     """
 
     case: Case
@@ -46,6 +47,7 @@ class Verdict:
     sharpness: dict[tuple[str, str, str, str], Sharpness] = field(default_factory=dict)
     runs: int = 0
     changed: bool = False
+    relation: str = ""
 
 
 def check(
@@ -65,17 +67,11 @@ def check(
     judge = Judge(case)
     for number, routing in enumerate(_sweep(case, implementation, device, sweep)):
         pinned = dataclasses.replace(case, routing=dict(routing))
-        paths, findings = verdict.sweep_paths if number else verdict.paths, []
+        paths = verdict.sweep_paths if number else verdict.paths
         with running(pinned, journal):
-            try:
-                trace = implementation.run(case, routing, device)
-            except GuardError as error:  # the kernel was stopped before it did what a guard forbids
-                findings = [Finding(str(error), guard=error.guard)]
-            except Exception as error:  # a kernel that crashes is a finding, with its traceback
-                name = type(error).__name__
-                findings = [Finding(f"{name}: {error}\n{traceback.format_exc()}", raised=name)]
+            trace, findings = attempt(case, implementation, routing, device)
         verdict.runs += 1
-        if not findings:
+        if trace is not None:
             judgement = judge.judge(trace, implementation, routing)
             findings = judgement.findings
             paths.update(trace.paths)
@@ -88,6 +84,19 @@ def check(
     if sweep != "own":
         _demand_paths(case, implementation, verdict)
     return verdict
+
+
+def attempt(
+    case: Case, implementation: Implementation, routing: Routing, device: torch.device
+) -> tuple[Trace | None, list[Finding]]:
+    """The trace of a run; or None, and what ended it as a finding."""
+    try:
+        return implementation.run(case, routing, device), []
+    except GuardError as error:  # the kernel was stopped before it did what a guard forbids
+        return None, [Finding(str(error), guard=error.guard)]
+    except Exception as error:  # a kernel that crashes is a finding, with its traceback
+        name = type(error).__name__
+        return None, [Finding(f"{name}: {error}\n{traceback.format_exc()}", raised=name)]
 
 
 def _sweep(case: Case, implementation: Implementation, device: torch.device, sweep: str) -> Iterator[Routing]:

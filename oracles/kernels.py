@@ -170,6 +170,11 @@ class TbeKernels:
             and (case.batches[batch].psw == "none" and not case.batches[batch].is_variable)
         )
 
+    def repeats(self, case: Case, routing: Routing, device: torch.device) -> bool:
+        """Whether sums are added up in one order every time: atomics are not, but for the interpreter's."""
+        merge = self.package.KernelConfig.for_target("cuda", routing).long_run_merge
+        return device.type == "cpu" or merge == "ordered"
+
     def describe_run(self, case: Case, routing: Routing, length: int) -> str:
         """Which way a run of `length` lookups goes."""
         config = self.package.KernelConfig.for_target("cuda", routing)

@@ -35,7 +35,8 @@ def report(verdict: Verdict, saved: Path | None, device: str) -> str:
             lines.append(f"  {d.place} = {d.actual!r}, expected {d.expected!r} {error}{extra}")
     lines += [f"Case: {facts(verdict.case)}", f"Paths: {_paths(verdict)}", f"  {verdict.case!r}", versions()]
     if saved is not None:
-        lines += [f"Saved: {_short(saved)}", f"Reproduce: python -m corpus replay {_short(saved)} --device {device}"]
+        again = f"Reproduce: python -m corpus replay {_short(saved)} --device {device}"
+        lines += [f"Saved: {_short(saved)}", again + (f" --relation {verdict.relation}" if verdict.relation else "")]
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ from corpus.reduce import reduce
 from corpus.store import save
 from oracles.check import Verdict, check
 from oracles.implementation import Implementation
+from oracles.metamorphic import relate
 from oracles.report import report
 
 
@@ -38,13 +39,18 @@ def shrink(
     # What shows only between two routings takes more than one of them.
     sweep = "some" if verdict.findings[0].across else "own"
 
+    def again(case: Case) -> Verdict:
+        if verdict.relation:
+            return relate(verdict.relation, case, implementation, device)
+        return check(case, implementation, device, sweep, journal)
+
     def fails(case: Case) -> bool:
         if enough():
             return False
-        found = check(case, implementation, device, sweep, journal)
+        found = again(case)
         return found.status == "failed" and kind(found) == wanted
 
-    return check(reduce(verdict.case, fails), implementation, device, sweep, journal)
+    return again(reduce(verdict.case, fails))
 
 
 def shrink_and_report(verdict: Verdict, implementation: Implementation, device: torch.device) -> str:

@@ -1,7 +1,7 @@
 """How the suite does against one mutant: who sees it, after how many examples, and how small the case gets.
 
-In the order of what they cost: the drawn routing on a few examples of each path; the race detector; the drawn routing on
-many; several routings of a case; schedules; the stored cases, which hold what is not drawn on a CPU, such as a table
+In the order of what they cost: the drawn routing on a few examples of each path; the race detector; the drawn routing
+on many; several routings of a case; schedules; the stored cases, which hold what is not drawn on a CPU, such as a table
 beyond 2**31 elements. No more than 500 examples in all, as the `ci` profile draws for three paths.
 """
 
