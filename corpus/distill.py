@@ -1,8 +1,8 @@
 """Distils the corpus: the fewest cases that see every mutant anybody saw, and that run every kernel path.
 
-Candidates are the stored cases and the shrunk case of each killed mutant (`python -m tests.mutants` keeps them). Each
-is run, on its own routing, on every mutant of a file that it runs kernels of; a greedy cover of those runs is kept.
-Stored cases stay: each guards something that its note names. A face of the project like `__main__`.
+Every stored case is run, on its own routing, on every mutant of a file that it runs kernels of. What none of them sees
+is shrunk from the failing case that `python -m tests.mutants` kept, and those are run on each other's mutants; a greedy
+cover of them is stored. Stored cases stay: each guards something that its note names. A face like `__main__`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 import random
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from corpus.case import Case
 from corpus.store import CASES, case_id, find, from_json, load, save
 from oracles.check import check
 from oracles.kernels import IMPLEMENTATION, TbeKernels
 from oracles.report import size
+from tests.failures import shrink
 from tests.mutants import tally
 from tests.mutants.bank import Mutant, Reach, bank
 from tests.mutants.crew import Died, work
@@ -49,40 +51,47 @@ def distill(given: Namespace) -> int:
     if not mutants:
         print(f"ERROR  {given.outcomes} holds no killed mutant: run `python -m tests.mutants` first", file=sys.stderr)
         return 2
-    candidates = _candidates({name: o.case for name, o in outcomes.items() if o.case})
-    print(f"{len(mutants)} killed mutants, {len(candidates)} candidates", flush=True)
-    kills: dict[str, set[str]] = {}
-    for number, (mutant, seen) in enumerate(work(mutants, given.jobs, partial(seen_by, candidates=candidates)), 1):
-        kills[mutant.id] = set() if isinstance(seen, Died) else seen
-        print(f"[{number}/{len(mutants)}] {len(kills[mutant.id]):3} cases see {mutant.id}", flush=True)
-    stored = {c.name for c in candidates if c.stored}
-    chosen = cover(kills, candidates, kept=stored)
-    _say("the stored cases", stored, kills)
-    _say(f"with {len(chosen - stored)} more", chosen, kills)
+    stored = [_candidate(path.stem, load(path).case, True) for path in find(str(CASES))]
+    kills = dict(_each(mutants, given.jobs, partial(seen_by, candidates=stored)))
+    _say("the stored cases", {c.name for c in stored}, kills)
+    unseen = [m for m in mutants if not kills[m.id] and outcomes[m.id].case]
+    found = {m.id: from_json(outcomes[m.id].case)[0] for m in unseen}
+    cases = {case_id(c): c for _, c in _each(unseen, given.jobs, partial(shrunk, found=found)) if c is not None}
+    new = [_candidate(name, case, False) for name, case in cases.items()]
+    for name, seen in _each(unseen, given.jobs, partial(seen_by, candidates=new)):
+        kills[name] |= seen
+    candidates = [*stored, *new]
+    chosen = cover(kills, candidates, kept={c.name for c in stored})
+    _say(f"with {len(chosen) - len(stored)} more", chosen, kills)
     _say("the fewest that do", cover(kills, candidates), kills)
     _halves(mutants, kills, candidates)
-    for candidate in candidates:
-        if candidate.name in chosen - stored:
-            guards = sorted(m for m, seen in kills.items() if candidate.name in seen and not seen & stored)
+    for candidate in new:
+        if candidate.name in chosen:
+            guards = sorted(name for name, seen in kills.items() if candidate.name in seen)
             print(f"new: {save(candidate.case, _note(guards), CASES, candidate.name)}")
     return int(len(chosen) > MOST_CASES)
 
 
-def _candidates(shrunk: Mapping[str, str]) -> tuple[Candidate, ...]:
-    """The stored cases, then the shrunk ones that are not among them."""
-    cases = {path.stem: (load(path).case, True) for path in find(str(CASES))}
-    known = {case_id(case) for case, _ in cases.values()}
-    for text in shrunk.values():
-        case, _ = from_json(text)
-        if case_id(case) not in known:
-            known.add(case_id(case))
-            cases[case_id(case)] = case, False
-    found = []
-    for name, (case, is_stored) in cases.items():
-        verdict = check(case, IMPLEMENTATION, CPU, "own")
-        if verdict.status == "passed":
-            found.append(Candidate(name, case, is_stored, frozenset(verdict.paths)))
-    return tuple(found)
+def _each(mutants: Sequence[Mutant], jobs: int, task: Callable[[Mutant], Any]) -> Iterator[tuple[str, Any]]:
+    """(mutant, what the task gave), with a line for each; of a process that died, what it would give for nothing."""
+    for number, (mutant, result) in enumerate(work(mutants, jobs, task), 1):
+        result = NOTHING[task.func]() if isinstance(result, Died) else result  # type: ignore[attr-defined]
+        print(f"[{number}/{len(mutants)}] {len(result) if isinstance(result, set) else ''} {mutant.id}", flush=True)
+        yield mutant.id, result
+
+
+def _candidate(name: str, case: Case, stored: bool) -> Candidate:
+    return Candidate(name, case, stored, frozenset(check(case, IMPLEMENTATION, CPU, "own").paths))
+
+
+def shrunk(mutant: Mutant, found: Mapping[str, Case]) -> Case | None:
+    """The failing case that was kept, made small; None if a plain run of it does not fail with a wrong result."""
+    implementation = TbeKernels(plant(*mutant.edits))
+    verdict = check(found[mutant.id], implementation, CPU, "own")
+    if verdict.status != "failed" or verdict.findings[0].raised:
+        return None
+    small = shrink(verdict, implementation, CPU).case
+    return small if check(small, IMPLEMENTATION, CPU, "own").status == "passed" else None
 
 
 def seen_by(mutant: Mutant, candidates: Sequence[Candidate]) -> set[str]:
@@ -94,6 +103,10 @@ def seen_by(mutant: Mutant, candidates: Sequence[Candidate]) -> set[str]:
                 if check(candidate.case, implementation, CPU, "own").status == "failed":
                     seen.add(candidate.name)
     return seen
+
+
+#: What a task gives where its process died.
+NOTHING: dict[Any, Callable[[], Any]] = {seen_by: set, shrunk: lambda: None}
 
 
 def cover(kills: Mapping[str, set[str]], candidates: Sequence[Candidate], kept: set[str] | None = None) -> set[str]:

@@ -28,6 +28,10 @@ PLANNING = ("backward/", "forward/", "batch.py", "functional.py")
 #: Whose cases look for a fault of a function that no row's kernel calls.
 ANY_PATH = ("backward.plan", "forward.pooled", "backward.long_run.ordered")
 MOST_PATHS = 3
+#: Which cases run a file's kernels at all.
+AIMS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "rounding.py": {"weights_dtype": ("float16", "bfloat16"), "stochastic_rounding": (True,)}
+}
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def _in_kernels() -> Iterator[Mutant]:
     reach = Reach()
     for file, function in functions(jit=True):
         paths, optimizers = reach.of(file, function.name)
-        yield from _mutants(file, function, IN_KERNELS, paths, optimizers)
+        yield from _mutants(file, function, IN_KERNELS, paths, optimizers, AIMS.get(file, {}))
 
 
 def _on_the_host() -> Iterator[Mutant]:
@@ -86,7 +90,7 @@ def _on_the_host() -> Iterator[Mutant]:
         if file.startswith(PLANNING):
             module = "tbe_kernels." + file.removesuffix(".py").replace("/", ".")
             paths = [p.name for p in PATHS if any(k.fn.__module__ == module for k in p.kernels)]
-            yield from _mutants(file, function, ON_THE_HOST, tuple(paths[:MOST_PATHS]) or ANY_PATH, ())
+            yield from _mutants(file, function, ON_THE_HOST, tuple(paths[:MOST_PATHS]) or ANY_PATH, (), {})
 
 
 def functions(jit: bool) -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -105,6 +109,7 @@ def _mutants(
     operators: tuple[Operator, ...],
     paths: tuple[str, ...],
     optimizers: tuple[str, ...],
+    case: Mapping[str, tuple[Any, ...]],
 ) -> Iterator[Mutant]:
     text = (SOURCE / file).read_text()
     lines = [0]
@@ -122,7 +127,7 @@ def _mutants(
                 seen[name] = seen.get(name, 0) + 1
                 name += f" #{seen[name]}" if seen[name] > 1 else ""
                 edits = (Splice(file, begin, old, new),)
-                yield Mutant(name, operator.__name__, edits, paths, function.name, optimizers)
+                yield Mutant(name, operator.__name__, edits, paths, function.name, optimizers, case)
 
 
 def _nodes(function: ast.FunctionDef) -> Iterator[Any]:
