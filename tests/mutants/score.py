@@ -129,7 +129,8 @@ def judged(mutant: Mutant, terms: Terms) -> Outcome:
             if most <= 0 or time.process_time() - began > terms.seconds:
                 continue
             found = search(drawn, implementation, stage.judge, most, until=began + terms.seconds)
-            tried, ran, seen = tried + found.tried, ran + found.ran.total(), time.process_time()
+            tried, seen = tried + found.tried, time.process_time()
+            ran += sum(n for path, n in found.ran.items() if terms.peer or path in mutant.paths)
             if found.verdict is not None:
                 kept = _kept(found.verdict, implementation, terms.shrinks)
                 return outcome("killed", _who(found.verdict, stage.name), **kept)
