@@ -24,7 +24,7 @@ from oracles.judge import Judge
 #: Routings of a "some" sweep beyond the case's own, and how many bags and lookups they may work on together. A lookup
 #: of a row wider than this many columns counts as several.
 SOME = 8
-MOST_WORK = 240
+MOST_WORK = 160
 WIDE = 256
 
 

@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 
 OUTCOMES = Path(".mutants/outcomes.jsonl")
+#: CPU seconds within which a mutant of the sample was killed.
+CHEAP = 3.0
 PEER_NAMES = ("fbgemm", "torchrec", "textbook")
 
 
@@ -32,9 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--outcomes", type=Path, default=OUTCOMES, help="where they are kept (default: %(default)s)")
     parser.add_argument("--again", action="store_true", help="forget what is kept there")
     parser.add_argument("--no-shrink", dest="shrinks", action="store_false", help="leave failing cases as found")
-    parser.add_argument(
-        "--sample", type=int, metavar="N", help="so many of the mutants that the stored score has killed"
-    )
+    parser.add_argument("--sample", type=int, metavar="N", help="so many of those killed within 3 CPU seconds")
     parser.add_argument(
         "--check", action="store_true", help="exit 1 unless as many are killed as the stored score says"
     )
@@ -51,7 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
     stored = tally.stored()
     mutants = [m for m in bank() if given.only in f"{m.id} {m.operator} {m.file}"]
     if given.sample is not None:
-        mutants = [m for m in mutants if m.id in stored and stored[m.id].status == "killed"]
+        cheap = {name for name, o in stored.items() if o.status == "killed" and o.seconds <= CHEAP}
+        mutants = [m for m in mutants if m.id in cheap]
         mutants = sorted(mutants, key=lambda m: hashlib.sha256(m.id.encode()).digest())[: given.sample]
     if not mutants:
         print("no mutant to judge", file=sys.stderr)
