@@ -19,7 +19,7 @@ independent.install()
 
 #: The property suite draws this many examples for each kernel path; see the README for what each profile is for.
 _SEARCH = (Phase.explicit, Phase.reuse, Phase.generate)
-settings.register_profile("dev", max_examples=40, deadline=None, phases=_SEARCH)
+settings.register_profile("dev", max_examples=36, deadline=None, phases=_SEARCH)
 settings.register_profile("ci", max_examples=150, deadline=None, phases=_SEARCH, derandomize=True, database=None)
 settings.register_profile("nightly", max_examples=1400, deadline=None, phases=(*_SEARCH, Phase.target))
 settings.register_profile("gpu", max_examples=65, deadline=None, phases=_SEARCH, database=None)
