@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     shown.add_argument("cases", nargs="*", metavar="PATH|ID", help="files, folders or names; default: corpus/cases")
     shown.add_argument("--plot", metavar="FILE", help="draw the one case named (.png, .svg, .pdf); needs matplotlib")
     distilled = commands.add_parser("distill", help="keep the fewest cases that see every mutant anybody saw")
-    distilled.add_argument("--outcomes", type=Path, default=Path(".mutants/outcomes.jsonl"), help="of `tests.mutants`")
+    distilled.add_argument("--outcomes", type=Path, help="of `tests.mutants` (default: those of the code as it is)")
     distilled.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one a core)")
     given = parser.parse_args(arguments)
     if given.command == "show":

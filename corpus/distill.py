@@ -26,11 +26,12 @@ from tests.mutants.bank import Mutant, Reach, bank
 from tests.mutants.crew import Died, work
 from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.plant import plant
+from tests.mutants.score import Terms
 from tests.mutants.search import CPU, limited
 
 #: CPU seconds for one case on one mutant.
 MOST_SECONDS = 20
-#: How much of the corpus a new kernel's cases may find filled.
+#: A corpus of more cases is no longer a fast gate.
 MOST_CASES = 80
 
 
@@ -46,20 +47,21 @@ class Candidate:
 
 def distill(given: Namespace) -> int:
     """Choose, report, and store what is chosen; returns the exit code."""
-    outcomes = {o.id: o for o in tally.read(given.outcomes) if o.status == "killed" and o.id not in EQUIVALENT}
+    place = given.outcomes or tally.place(Terms())
+    outcomes = {o.id: o for o in tally.read(place) if o.status == "killed" and o.id not in EQUIVALENT}
     mutants = [m for m in bank() if m.id in outcomes]
     if not mutants:
-        print(f"ERROR  {given.outcomes} holds no killed mutant: run `python -m tests.mutants` first", file=sys.stderr)
+        print(f"ERROR  {place} holds no killed mutant: run `python -m tests.mutants` first", file=sys.stderr)
         return 2
     stored = [_candidate(path.stem, load(path).case, True) for path in find(str(CASES))]
-    kills = dict(_each(mutants, given.jobs, partial(seen_by, candidates=stored)))
+    kills = {name: seen or set() for name, seen in _each(mutants, given.jobs, partial(seen_by, candidates=stored))}
     _say("the stored cases", {c.name for c in stored}, kills)
     unseen = [m for m in mutants if not kills[m.id] and outcomes[m.id].case]
     found = {m.id: from_json(outcomes[m.id].case)[0] for m in unseen}
     cases = {case_id(c): c for _, c in _each(unseen, given.jobs, partial(shrunk, found=found)) if c is not None}
     new = [_candidate(name, case, False) for name, case in cases.items()]
     for name, seen in _each(unseen, given.jobs, partial(seen_by, candidates=new)):
-        kills[name] |= seen
+        kills[name] |= seen or set()
     candidates = [*stored, *new]
     chosen = cover(kills, candidates, kept={c.name for c in stored})
     _say(f"with {len(chosen) - len(stored)} more", chosen, kills)
@@ -73,11 +75,10 @@ def distill(given: Namespace) -> int:
 
 
 def _each(mutants: Sequence[Mutant], jobs: int, task: Callable[[Mutant], Any]) -> Iterator[tuple[str, Any]]:
-    """(mutant, what the task gave), with a line for each; of a process that died, what it would give for nothing."""
+    """(mutant, what the task gave, or None if its process died), with a line for each."""
     for number, (mutant, result) in enumerate(work(mutants, jobs, task), 1):
-        result = NOTHING[task.func]() if isinstance(result, Died) else result  # type: ignore[attr-defined]
-        print(f"[{number}/{len(mutants)}] {len(result) if isinstance(result, set) else ''} {mutant.id}", flush=True)
-        yield mutant.id, result
+        print(f"[{number}/{len(mutants)}] {mutant.id}", flush=True)
+        yield mutant.id, None if isinstance(result, Died) else result
 
 
 def _candidate(name: str, case: Case, stored: bool) -> Candidate:
@@ -103,10 +104,6 @@ def seen_by(mutant: Mutant, candidates: Sequence[Candidate]) -> set[str]:
                 if check(candidate.case, implementation, CPU, "own").status == "failed":
                     seen.add(candidate.name)
     return seen
-
-
-#: What a task gives where its process died.
-NOTHING: dict[Any, Callable[[], Any]] = {seen_by: set, shrunk: lambda: None}
 
 
 def cover(kills: Mapping[str, set[str]], candidates: Sequence[Candidate], kept: set[str] | None = None) -> set[str]:

@@ -1,7 +1,7 @@
 """`python -m tests.mutants`: how many planted faults and mutants the suite kills, by whom and how fast.
 
-Goes on where it stopped: outcomes are kept in a file, a line each. Exit codes: 0; 1, fewer killed than the stored score
-says, or (without `--check`) a mutant that is an error; 2, nothing to do.
+Goes on where it stopped: outcomes are kept in a file, a line each, until the code changes. Exit codes: 0; 1, fewer
+killed than the stored score says, or (without `--check`) a mutant that is an error; 2, nothing to do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import time
 from functools import partial
 from pathlib import Path
 
-OUTCOMES = Path(".mutants/outcomes.jsonl")
 #: CPU seconds within which a mutant of the sample was killed.
 CHEAP = 3.0
 PEER_NAMES = ("fbgemm", "torchrec", "textbook")
@@ -31,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--peer", default="", choices=("", *PEER_NAMES), help="measure the way of a peer instead of ours"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one a core)")
-    parser.add_argument("--outcomes", type=Path, default=OUTCOMES, help="where they are kept (default: %(default)s)")
+    parser.add_argument("--outcomes", type=Path, help="where they are kept (default: in .mutants, by code and terms)")
     parser.add_argument("--again", action="store_true", help="forget what is kept there")
     parser.add_argument("--no-shrink", dest="shrinks", action="store_false", help="leave failing cases as found")
     parser.add_argument("--sample", type=int, metavar="N", help="so many of those killed within 3 CPU seconds")
@@ -57,11 +56,12 @@ def main(arguments: list[str] | None = None) -> int:
     if not mutants:
         print("no mutant to judge", file=sys.stderr)
         return 2
+    terms = Terms(given.budget, given.seconds, given.shrinks, given.peer)
+    given.outcomes = given.outcomes or tally.place(terms)
     if given.again:
         given.outcomes.unlink(missing_ok=True)
     done = {o.id: o for o in tally.read(given.outcomes)}
     left = [m for m in mutants if m.id not in done]
-    terms = Terms(given.budget, given.seconds, given.shrinks, given.peer)
     print(f"{len(mutants)} mutants, {len(left)} to judge", flush=True)
     begin = time.monotonic()
     for number, (mutant, result) in enumerate(work(left, given.jobs, partial(judged, terms=terms)), 1):

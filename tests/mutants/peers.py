@@ -153,7 +153,10 @@ def compared(peer: Peer, case: Case, implementation: TbeKernels) -> Verdict:
 def _different(peer: Peer, case: Case, trace: Trace) -> list[str]:
     """Results that are not close: the output, the weights after the step and the gradient of per-sample weights."""
     tolerance, names = peer.tolerance(case), []
-    for ours, theirs in zip(trace.steps, REFERENCE.run(case, {}, torch.device("cpu")).steps, strict=False):
+    expected_steps = REFERENCE.run(case, {}, torch.device("cpu")).steps
+    if len(trace.steps) != len(expected_steps):
+        return ["number of steps"]
+    for ours, theirs in zip(trace.steps, expected_steps, strict=True):
         if isinstance(ours, Forward) and isinstance(theirs, Forward):
             names += ["output"] * (not _close(ours.output, theirs.output, tolerance))
         elif isinstance(ours, Backward) and isinstance(theirs, Backward):
@@ -162,8 +165,11 @@ def _different(peer: Peer, case: Case, trace: Trace) -> list[str]:
                     touched = (expected.nan_to_num() != before.values.nan_to_num()).any(dim=1)
                     now, expected = now[touched], expected[touched]
                 names += ["weights"] * (not _close(now, expected, tolerance))
-            if ours.psw_gradient is not None and theirs.psw_gradient is not None:
-                names += ["psw gradient"] * (not _close(ours.psw_gradient, theirs.psw_gradient, tolerance))
+            one, other = ours.psw_gradient, theirs.psw_gradient
+            if one is None or other is None:
+                names += ["psw gradient"] * (one is not other)
+            else:
+                names += ["psw gradient"] * (not _close(one, other, tolerance))
     return names
 
 

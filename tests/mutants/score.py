@@ -138,8 +138,10 @@ def judged(mutant: Mutant, terms: Terms) -> Outcome:
 
 
 def died(mutant: Mutant, code: int | None) -> Outcome:
-    """Of a mutant that took its process with it."""
-    return Outcome(mutant.id, mutant.operator, mutant.file, "killed", f"{CRASH}: exit {code}")
+    """Of a mutant whose process ended: by a signal, it was killed; by an exception, that was the suite's own."""
+    by_signal = code is not None and code < 0
+    by = f"{CRASH}: signal {-code}" if code is not None and by_signal else f"the suite ended with {code}"
+    return Outcome(mutant.id, mutant.operator, mutant.file, "killed" if by_signal else "error", by)
 
 
 def _who(verdict: Verdict, stage: str) -> str:

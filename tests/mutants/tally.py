@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tests.mutants.score import Outcome
+from tests.mutants.equivalent import EQUIVALENT
+from tests.mutants.score import Outcome, Terms
 
 STORED = Path(__file__).with_name("score.json")
+ROOT = STORED.parents[2]
+ROOMS = ("tbe_kernels", "corpus", "strategies", "oracles", "tests")
 
 
 def read(path: Path) -> list[Outcome]:
     """The outcomes of a file, a line each; none if there is no file."""
     return [Outcome.from_json(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def place(terms: Terms) -> Path:
+    """Where outcomes are kept: they hold for these terms, and for the code as it stands."""
+    digest = hashlib.sha256(f"{terms.examples} {terms.seconds}".encode())
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return ROOT / ".mutants" / f"{terms.peer or 'ours'}-{digest.hexdigest()[:12]}.jsonl"
 
 
 def append(path: Path, outcome: Outcome) -> None:
@@ -77,12 +90,13 @@ def table(outcomes: list[Outcome]) -> list[str]:
 
 
 def score(outcomes: list[Outcome]) -> str:
-    """Killed of all, in a line. Examples in the tables above are medians of the killed."""
-    killed = sum(o.status == "killed" for o in outcomes)
-    minutes = sum(o.seconds for o in outcomes) / 60
+    """Killed of those that can be, in a line. Examples in the tables above are medians of the killed."""
+    real = [o for o in outcomes if o.id not in EQUIVALENT]
+    killed = sum(o.status == "killed" for o in real)
+    minutes = sum(o.seconds for o in real) / 60
     return (
-        f"score: {killed} of {len(outcomes)} killed ({100 * killed / len(outcomes):.1f} %), "
-        f"{killed / max(minutes, 1e-9):.1f} a CPU minute"
+        f"score: {killed} of {len(real)} killed ({100 * killed / max(1, len(real)):.1f} %), "
+        f"{killed / max(minutes, 1e-9):.1f} a CPU minute; {len(outcomes) - len(real)} more are equivalent"
     )
 
 

@@ -14,7 +14,7 @@ from tests.mutants.crew import Died, work
 from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.operators import IN_KERNELS, ON_THE_HOST
 from tests.mutants.plant import SOURCE, Edit
-from tests.mutants.score import Outcome, Terms, judged
+from tests.mutants.score import Outcome, Terms, died, judged
 
 CHANGES = {
     "boundary": ("a < b", ["a <= b"]),
@@ -104,12 +104,14 @@ def test_a_mutant_that_nobody_can_see_stays_alive_within_its_budget() -> None:
     assert (outcome.status, outcome.examples) == ("alive", 12)
 
 
-def test_a_process_that_dies_takes_its_mutant_as_a_crash_and_the_next_goes_on() -> None:
+def test_a_process_that_dies_takes_its_mutant_with_it_and_the_next_goes_on() -> None:
     stranger = Mutant("not in the bank", "test", (Edit("spec.py", "", ""),), ("forward.pooled",))
     known = next(m for m in bank() if m.id == "an empty bag is not written")
     task = partial(judged, terms=Terms(20, shrinks=False))
-    (first, died), (second, outcome) = work([stranger, known], 1, task)
-    assert (first, died) == (stranger, Died(1))
+    (first, result), (second, outcome) = work([stranger, known], 1, task)
+    assert (first, result) == (stranger, Died(1))
+    assert died(stranger, 1).status == "error"  # an exception of the suite's own is no kill
+    assert (died(stranger, -11).status, died(stranger, -11).by) == ("killed", "crash: signal 11")
     assert (second, outcome.status) == (known, "killed")
     assert not multiprocessing.active_children()
 
