@@ -13,6 +13,8 @@ import os
 import sys
 from pathlib import Path
 
+from oracles import OURS
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and run it; returns the exit code."""
@@ -21,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     command = commands.add_parser("replay", help="run stored cases on every routing")
     command.add_argument("cases", nargs="*", metavar="PATH|ID", help="files, folders or names; default: corpus/cases")
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    command.add_argument("--impl", default="oracles.kernels:IMPLEMENTATION", metavar="MODULE:ATTRIBUTE")
+    command.add_argument("--impl", default=OURS, metavar="MODULE:ATTRIBUTE")
     command.add_argument("--sweep", choices=("own", "some", "all"), default="all", help="which routings to run")
     command.add_argument("--relation", metavar="NAME", help="run a relation of oracles.metamorphic, not the reference")
     command.add_argument("--jobs", type=int, help="processes (default: one a core on a CPU, one on a GPU)")

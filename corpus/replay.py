@@ -88,7 +88,7 @@ def _replay_one(path: Path, *, impl: str, device: str, sweep: str, relation: str
         verdict = check(stored.case, attribute(impl), torch.device(device), sweep)
     seconds = time.perf_counter() - begin
     if verdict.status == "failed":
-        return "FAILED", seconds, report(verdict, path, device)
+        return "FAILED", seconds, report(verdict, path, device, impl)
     if verdict.status == "not checked":
         return "not checked", seconds, verdict.reason
     return ("FIXED" if path.parent == INBOX else "ok"), seconds, ""

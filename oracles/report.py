@@ -12,6 +12,7 @@ import triton
 
 from corpus.case import Case, bag_length, expand
 from corpus.tensors import ids_and_lengths
+from oracles import OURS
 from oracles.check import Verdict
 
 
@@ -23,8 +24,8 @@ def versions() -> str:
     )
 
 
-def report(verdict: Verdict, saved: Path | None, device: str) -> str:
-    """The whole report, most telling line first."""
+def report(verdict: Verdict, saved: Path | None, device: str, impl: str = OURS) -> str:
+    """The whole report, most telling line first. `impl`: the implementation as MODULE:ATTRIBUTE."""
     lines = [f"{verdict.implementation}: {verdict.findings[0].headline}"]
     for number, finding in enumerate(verdict.findings):
         if number:
@@ -36,7 +37,9 @@ def report(verdict: Verdict, saved: Path | None, device: str) -> str:
     lines += [f"Case: {facts(verdict.case)}", f"Paths: {_paths(verdict)}", f"  {verdict.case!r}", versions()]
     if saved is not None:
         again = f"Reproduce: python -m corpus replay {_short(saved)} --device {device}"
-        lines += [f"Saved: {_short(saved)}", again + (f" --relation {verdict.relation}" if verdict.relation else "")]
+        again += f" --relation {verdict.relation}" if verdict.relation else ""
+        again += f" --impl {impl}" if impl != OURS else ""
+        lines += [f"Saved: {_short(saved)}", again]
     return "\n".join(lines)
 
 

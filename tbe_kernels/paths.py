@@ -49,6 +49,11 @@ class KernelPath:
     kernels: tuple[Any, ...]  # @triton.jit functions launched by the route
     needs: Eligibility = Eligibility()
 
+    @property
+    def optimizers(self) -> tuple[str, ...]:
+        """The names of those that the route takes."""
+        return self.needs.optimizers or tuple(kind.name for kind in OPTIMIZERS)
+
 
 _CHECKED = {"bounds_check_mode": ("WARNING", "IGNORE", "FATAL")}
 _SMALL_TABLE = Eligibility(

@@ -14,7 +14,8 @@ from oracles.compare import Sharpness
 
 @dataclass
 class Record:
-    """Counts of a run. `drawn`: examples whose own routing ran a path; `swept`: runs of a path by the sweep."""
+    """Counts of a run. `drawn`: examples whose own routing ran a path; `swept`: runs of a path by the sweep; `pairs`:
+    as `drawn`, by path and optimizer."""
 
     examples: int = 0
     runs: int = 0
@@ -22,6 +23,7 @@ class Record:
     drawn: Counter[str] = field(default_factory=Counter)
     swept: Counter[str] = field(default_factory=Counter)
     exact: Counter[str] = field(default_factory=Counter)
+    pairs: Counter[str] = field(default_factory=Counter)
     axes: Counter[str] = field(default_factory=Counter)
     unchanged: int = 0
     sharpness: dict[str, Sharpness] = field(default_factory=dict)
@@ -35,6 +37,7 @@ class Record:
         self.seconds += seconds
         self.drawn.update(set(verdict.paths))
         self.swept.update(verdict.sweep_paths)
+        self.pairs.update(f"{path} x {case.optimizer.name}" for path in verdict.paths)
         if case.values.mode == "exact":
             self.exact.update(set(verdict.paths))
         self.unchanged += not verdict.changed
@@ -64,7 +67,7 @@ class Record:
         self.runs += other.runs
         self.seconds += other.seconds
         self.unchanged += other.unchanged
-        for name in ("drawn", "swept", "exact", "axes"):
+        for name in ("drawn", "swept", "exact", "pairs", "axes"):
             getattr(self, name).update(getattr(other, name))
         for key, sharpness in other.sharpness.items():
             self.sharpness.setdefault(key, Sharpness()).add(sharpness)
@@ -84,9 +87,19 @@ class Record:
         )
         return lines
 
+    def pairs_line(self) -> str:
+        """How many of the legal pairs of a path and an optimizer occurred, and the rarest of them."""
+        from tbe_kernels.paths import PATHS
+
+        legal = [f"{path.name} x {name}" for path in PATHS for name in path.optimizers]
+        never = [pair for pair in legal if not self.pairs[pair]]
+        rarest = min(legal, key=lambda pair: self.pairs[pair])
+        told = f"never {', '.join(never)}" if never else f"{rarest} the rarest, in {self.pairs[rarest]} examples"
+        return f"path x optimizer: {len(legal) - len(never)} of {len(legal)} legal pairs drawn, {told}"
+
     def table(self) -> list[str]:
         """The summary, a line each."""
-        lines = self.paths_table()
+        lines = [*self.paths_table(), self.pairs_line()]
         by_axis: dict[str, list[str]] = {}
         for name, count in sorted(self.axes.items()):
             axis, _, value = name.partition(" ") if not name.startswith(("bounds", "weight ", "per-")) else _axis(name)
@@ -109,7 +122,7 @@ class Record:
         """The record that `to_json` wrote."""
         data = json.loads(text)
         sharpness = {k: Sharpness(**s) for k, s in data.pop("sharpness").items()}
-        for name in ("drawn", "swept", "exact", "axes"):
+        for name in ("drawn", "swept", "exact", "pairs", "axes"):
             data[name] = Counter(data[name])
         return cls(**data, sharpness=sharpness)
 

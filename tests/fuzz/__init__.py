@@ -3,6 +3,3 @@
 `worker` (in each process: draws cases, checks them) -> `sorting` (what a failure is a failure of, made small) ->
 `pool` (the processes, seen from outside) -> `found` (all causes, saved) -> `screen` (what is printed).
 """
-
-#: What is under test unless --impl says otherwise.
-DEFAULT = "oracles.kernels:IMPLEMENTATION"

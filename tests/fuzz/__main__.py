@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz import DEFAULT
+from oracles import OURS
 
 
 def main(arguments: list[str] | None = None, enough: Callable[[Any], bool] = lambda session: False) -> int:
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None, enough: Callable[[Any], bool] = lam
     parser.add_argument("--minutes", type=minutes, required=True, help="how long, counted from when workers begin")
     parser.add_argument("--jobs", type=jobs, default=len(os.sched_getaffinity(0)), help="workers (default: one a core)")
     parser.add_argument("--path", nargs="+", metavar="NAME", action="extend", help="aim at these paths (default: all)")
-    parser.add_argument("--impl", default=DEFAULT, metavar="MODULE:ATTRIBUTE")
+    parser.add_argument("--impl", default=OURS, metavar="MODULE:ATTRIBUTE")
     parser.add_argument("--sweep", choices=("own", "some", "all"), default="some", help="routings of each case")
     parser.add_argument("--seed", type=int, help="draw what a run with this seed drew (default: another each time)")
     parser.add_argument("--inbox", type=Path, help="where failing cases are kept (default: corpus/inbox)")

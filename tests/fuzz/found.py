@@ -72,11 +72,11 @@ class Found:
                 self._move(cause, min(others))
 
     def text(self, cause: Cause, impl: str) -> str:
-        """All about a cause. `impl`: what to add to the command that replays its case."""
+        """All about a cause. `impl`: what is under test, as MODULE:ATTRIBUTE."""
         verdict, saved = self._entries[cause].verdict, self._entries[cause].saved
         if verdict is None:
             return "No case was running: drawing one, or judging what it left, took the process down."
-        return report(verdict, saved, CPU.type) + impl
+        return report(verdict, saved, CPU.type, impl)
 
     def _keep(self, entry: Entry, verdict: Verdict, small: bool) -> None:
         """The smaller of two cases; of two as small, the one that is also plain."""

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 
 from tbe_kernels.paths import PATHS
-from tests.fuzz import DEFAULT
 from tests.fuzz.causes import Cause
 from tests.fuzz.found import Entry, Found
 from tests.record import Record
@@ -61,11 +60,10 @@ def live(elapsed: float, seconds: float, record: Record, found: Found) -> str:
 def summary(record: Record, found: Found, impl: str) -> list[str]:
     """The table of paths, then each cause with its report, which is settled now."""
     lines = record.paths_table()
-    extra = "" if impl == DEFAULT else f" --impl {impl}"
     found.settle()
     causes = found.causes()
     for number, (cause, entry) in enumerate(causes, 1):
-        lines += ["", f"[{number}/{len(causes)}] {_heading(cause, entry)}", found.text(cause, extra)]
+        lines += ["", f"[{number}/{len(causes)}] {_heading(cause, entry)}", found.text(cause, impl)]
     counts = f"{_plural(sum(entry.count for _, entry in causes), 'failure')}, {_plural(len(causes), 'cause')}"
     return [*lines, "", counts if causes else "Nothing found."]
 

@@ -27,6 +27,7 @@ from tests.record import Record
 def test_contract(path: KernelPath, part: tuple[int, int], device: torch.device, sweep: str, record: Record) -> None:
     reported: dict[Case, str] = {}
     drawn = ran = 0
+    met: set[str] = set()
     number, parts = part
     profile = settings.get_profile(settings.get_current_profile_name())
 
@@ -37,7 +38,10 @@ def test_contract(path: KernelPath, part: tuple[int, int], device: torch.device,
         begin = time.perf_counter()
         verdict = check(case, IMPLEMENTATION, device, sweep, journal=True)
         record.add(verdict, time.perf_counter() - begin)
-        drawn, ran = drawn + 1, ran + (path.name in verdict.paths)
+        drawn += 1
+        if path.name in verdict.paths:
+            ran += 1
+            met.add(case.optimizer.name)
         _tell_hypothesis(verdict)
         if verdict.status == "failed":
             if case not in reported:
@@ -49,6 +53,8 @@ def test_contract(path: KernelPath, part: tuple[int, int], device: torch.device,
     # Random examples, or a part of them, may have bad luck: three standard deviations of a fair coin.
     luck = 1.5 * drawn**0.5 if parts > 1 or not profile.derandomize else 0.0
     assert ran >= drawn / 2 - luck, f"only {ran} of {drawn} examples ran {path.name}"
+    if profile.derandomize:
+        assert met == set(path.optimizers), f"{path.name} ran with {sorted(met)}"
 
 
 def _tell_hypothesis(verdict: Any) -> None:

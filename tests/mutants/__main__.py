@@ -23,7 +23,7 @@ PEER_NAMES = ("fbgemm", "torchrec", "textbook")
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and run it; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("--only", default="", metavar="TEXT", help="mutants whose name, operator or file holds this")
+    parser.add_argument("--only", default="", metavar="TEXT", help="in the name, operator or file; or `equivalent`")
     parser.add_argument("--budget", type=int, default=500, help="examples for each mutant (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=math.inf, help="CPU seconds for each (default: no bound)")
     parser.add_argument(
@@ -45,10 +45,11 @@ def main(arguments: list[str] | None = None) -> int:
     from tests.mutants import tally
     from tests.mutants.bank import bank
     from tests.mutants.crew import Died, work
+    from tests.mutants.equivalent import EQUIVALENT
     from tests.mutants.score import Terms, died, judged
 
     stored = tally.stored()
-    mutants = [m for m in bank() if given.only in f"{m.id} {m.operator} {m.file}"]
+    mutants = [m for m in bank() if given.only in f"{m.id} {m.operator} {m.file}{' equivalent' * (m.id in EQUIVALENT)}"]
     if given.sample is not None:
         cheap = {name for name, o in stored.items() if o.status == "killed" and o.seconds <= CHEAP}
         mutants = [m for m in mutants if m.id in cheap]

@@ -2,7 +2,7 @@
 
 In the order of what they cost: the drawn routing on a few examples of each path; the race detector; the drawn routing
 on many; several routings of a case; schedules; the stored cases, which hold what is not drawn on a CPU, such as a table
-beyond 2**31 elements. No more than 500 examples in all, as the `ci` profile draws for three paths.
+beyond 2**31 elements. By default no more than 500 examples in all, as the `ci` profile draws for three paths.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from tests.suite.explore import explore
 #: Paths whose programs meet in memory.
 MEET = ("backward.long_run.atomic", "backward.long_run.fused")
 SCHEDULES = 40
+#: Examples that stages other than the plain one may take.
+OTHERS = 260
 CRASH = "crash"
 
 
@@ -91,13 +93,13 @@ class Stage:
     drawn: list[st.SearchStrategy[Case]]
 
 
-def stages(mutant: Mutant) -> Iterator[Stage]:
-    """The ways to look for a mutant, cheapest first."""
+def stages(mutant: Mutant, examples: int) -> Iterator[Stage]:
+    """The ways to look for a mutant, cheapest first. What `examples` leaves over goes to the plain one."""
     by_path = {path: aimed(path, mutant.optimizers, mutant.case) for path in mutant.paths}
     paths, meeting = list(by_path.values()), [drawn for path, drawn in by_path.items() if path in MEET]
     yield Stage("values", by_routing("own"), 20, paths)
     yield Stage("races", raced, 30 // max(1, len(paths)), paths)
-    yield Stage("values", by_routing("own"), 240 // max(1, len(paths)), paths)
+    yield Stage("values", by_routing("own"), max(240, examples - OTHERS) // max(1, len(paths)), paths)
     yield Stage("routings", by_routing("some"), 60 // max(1, len(paths)), paths)
     yield Stage("schedules", scheduled, 40 // max(1, len(meeting)), meeting)
     yield Stage("corpus", by_routing("own"), 1, [st.just(stored.case) for stored in stored_cases()])
@@ -123,7 +125,7 @@ def judged(mutant: Mutant, terms: Terms) -> Outcome:
         implementation = TbeKernels(plant(*mutant.edits))
     except Exception as error:
         return outcome("error", f"{type(error).__name__}: {error}"[:200])
-    for stage in stages_of(PEERS[terms.peer]) if terms.peer else stages(mutant):
+    for stage in stages_of(PEERS[terms.peer]) if terms.peer else stages(mutant, terms.examples):
         for drawn in stage.drawn:
             most = min(stage.most, terms.examples - tried)
             if most <= 0 or time.process_time() - began > terms.seconds:

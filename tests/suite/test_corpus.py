@@ -79,17 +79,19 @@ def test_replay_says_fixed_failed_and_error(tmp_path: Path) -> None:
     assert passing.returncode == 0, passing.stdout + passing.stderr
     assert "1 ok" in passing.stdout
 
-    failing = replay("empty-bags-and-duplicates-sum", "--impl", "tests.suite.broken:IMPLEMENTATION")
+    broken = ("--impl", "tests.suite.broken:IMPLEMENTATION")
+    failing = replay("empty-bags-and-duplicates-sum", *broken)
     assert failing.returncode == 1
     assert "FAILED" in failing.stdout
     assert "outputs, batch 0" in failing.stdout
-    assert "Reproduce: python -m corpus replay" in failing.stdout
+    again = "Reproduce: python -m corpus replay corpus/cases/empty-bags-and-duplicates-sum.json --device cpu"
+    assert f"{again} {' '.join(broken)}" in failing.stdout
 
     bad = tmp_path / "bad.json"
     bad.write_text("{")
-    broken = replay(str(bad), *REFERENCE)
-    assert broken.returncode == 2
-    assert "not JSON" in broken.stdout
+    malformed = replay(str(bad), *REFERENCE)
+    assert malformed.returncode == 2
+    assert "not JSON" in malformed.stdout
     assert bad.exists()
 
     assert replay("no-such-case", *REFERENCE).returncode == 2
