@@ -247,7 +247,14 @@ def _problems(case: Case) -> Iterator[str]:
         yield "tables: expected at least one, each with rows and dim of at least 1"
     if not case.feature_table_map or any(not 0 <= t < len(case.tables) for t in case.feature_table_map):
         yield f"feature_table_map: expected tables from 0 to {len(case.tables) - 1}, got {case.feature_table_map}"
+    numbers = {"int32": range(-(2**31), 2**31), "int64": range(-(2**63), 2**63)}
+    ids, values = numbers[case.indices_dtype], numbers[case.offsets_dtype]
     for k, batch in enumerate(case.batches):
+        bags = sum(map(samples_of, batch.features))
+        if any(not 0 <= place <= bags or value not in values for place, value in batch.offsets_edits):
+            yield f"batches[{k}].offsets_edits: expected places from 0 to {bags}, values of {case.offsets_dtype}"
+        if any(i not in ids or repeat < 0 for i, repeat in _entries(batch)):
+            yield f"batches[{k}].features: expected ids of {case.indices_dtype}, repeated at least 0 times"
         if len(batch.features) != case.num_features:
             yield f"batches[{k}].features: expected {case.num_features}, got {len(batch.features)}"
         if batch.feature_requires_grad and len(batch.feature_requires_grad) != case.num_features:
@@ -276,6 +283,13 @@ def _problems(case: Case) -> Iterator[str]:
         yield f"batches.psw: {case.pooling_mode} takes no per-sample weights"
     if case.pooling_mode == "NONE" and len({case.tables[t].dim for t in case.feature_table_map}) > 1:
         yield "tables: pooling_mode NONE needs one dim for all features"
+
+
+def _entries(batch: Batch) -> Iterator[tuple[int, int]]:
+    """Each id that a batch spells out, and how often it stands there in a row."""
+    for bags in batch.features:
+        for bag in () if isinstance(bags, Sampled) else bags:
+            yield from (entry if isinstance(entry, tuple) else (entry, 1) for entry in bag)
 
 
 def _has_bad_ids(case: Case, batch: Batch) -> bool:

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import sys
 import time
+import traceback
 from argparse import Namespace
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -82,10 +83,13 @@ def _replay_one(path: Path, *, impl: str, device: str, sweep: str, relation: str
         stored = load(path)
     except CaseError as error:
         return "ERROR", 0.0, str(error)
-    if relation:
-        verdict = relate(relation, stored.case, attribute(impl), torch.device(device))
-    else:
-        verdict = check(stored.case, attribute(impl), torch.device(device), sweep)
+    try:
+        if relation:
+            verdict = relate(relation, stored.case, attribute(impl), torch.device(device))
+        else:
+            verdict = check(stored.case, attribute(impl), torch.device(device), sweep)
+    except Exception:  # not the implementation's, which is a finding: no tensors or no reference of this case
+        return "ERROR", time.perf_counter() - begin, f"{path}: cannot be judged\n{traceback.format_exc()}"
     seconds = time.perf_counter() - begin
     if verdict.status == "failed":
         return "FAILED", seconds, report(verdict, path, device, impl)

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 
 from corpus.case import *  # noqa: F403  (a case prints as a constructor call; this is where it is called)
-from corpus.case import Case, CaseError, Table
+from corpus.case import Batch, Case, CaseError, Table
+from corpus.replay import _replay_one
 from corpus.store import CASES, case_id, find, from_json, left_running, load, running, save, stored_cases, to_json
+from oracles import OURS
 from strategies.cases import cases
 from strategies.routing import GPU
 
@@ -134,3 +136,28 @@ def test_a_senseless_case_is_refused(changes: dict[str, object], problem: str) -
 
     with pytest.raises(CaseError, match=problem):
         dataclasses.replace(next(stored_cases()).case, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("batch", "problem"),
+    [
+        (Batch((((1, 2),),), offsets_edits=((2, 0),)), "offsets_edits: expected places from 0 to 1"),
+        (Batch((((1, 2),),), offsets_edits=((0, 2**40),)), "offsets_edits: .* values of int32"),
+        (Batch((((2**40,),),)), "features: expected ids of int32"),
+        (Batch(((((1, -3),),),)), "features: .* repeated at least 0 times"),
+    ],
+)
+def test_a_senseless_batch_is_refused(batch: Batch, problem: str) -> None:
+    with pytest.raises(CaseError, match=problem):
+        Case((Table(5, 1),), (0,), (batch,), (0,), indices_dtype="int32", offsets_dtype="int32")
+
+
+def test_a_case_that_cannot_be_judged_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(*_: object) -> None:
+        raise RuntimeError("no tensors")
+
+    monkeypatch.setattr("oracles.check.check", check)
+    outcome, _, text = _replay_one(CASES / "no-samples.json", impl=OURS, device="cpu", sweep="own", relation=None)
+    assert outcome == "ERROR"
+    assert "no-samples.json: cannot be judged" in text
+    assert "no tensors" in text
