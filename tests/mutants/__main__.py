@@ -17,7 +17,7 @@ from pathlib import Path
 
 #: CPU seconds within which a mutant of the sample was killed.
 CHEAP = 3.0
-PEER_NAMES = ("fbgemm", "torchrec", "textbook")
+PEER_NAMES = ("fbgemm", "torchrec", "textbook", "unaimed")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,18 +38,24 @@ def main(arguments: list[str] | None = None) -> int:
         "--check", action="store_true", help="exit 1 unless as many are killed as the stored score says"
     )
     parser.add_argument("--store", action="store_true", help="make this the stored score")
+    parser.add_argument("--side-by-side", action="store_true", help="only print the stored scores of all ways")
     given = parser.parse_args(arguments)
     os.environ["TRITON_INTERPRET"] = "1"
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-    from tests.mutants import tally
+    from tests.mutants import sides, tally
     from tests.mutants.bank import bank
     from tests.mutants.crew import Died, work
     from tests.mutants.equivalent import EQUIVALENT
     from tests.mutants.score import Terms, died, judged
 
-    stored = tally.stored()
+    if given.side_by_side:
+        print("\n".join([*sides.table(), *sides.only_peers()]))
+        return 0
+    stored = tally.stored(given.peer)
     mutants = [m for m in bank() if given.only in f"{m.id} {m.operator} {m.file}{' equivalent' * (m.id in EQUIVALENT)}"]
+    if given.peer:
+        mutants = [m for m in mutants if m.id not in EQUIVALENT]
     if given.sample is not None:
         cheap = {name for name, o in stored.items() if o.status == "killed" and o.seconds <= CHEAP}
         mutants = [m for m in mutants if m.id in cheap]
@@ -74,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
     for text in tally.table(outcomes):
         print(text)
     if given.store:
-        tally.store(outcomes)
+        tally.store(outcomes, given.peer)
     if given.check:
         return tally.compare(outcomes, stored)
     return int(any(o.status == "error" for o in outcomes))

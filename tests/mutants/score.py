@@ -25,9 +25,11 @@ from oracles import interpreter
 from oracles.check import Verdict, check
 from oracles.kernels import TbeKernels
 from oracles.report import size
+from strategies.cases import cases
+from tbe_kernels.paths import PATHS
 from tests.failures import shrink
 from tests.mutants.bank import Mutant
-from tests.mutants.peers import PEERS, Peer, compared
+from tests.mutants.peers import PEERS, compared
 from tests.mutants.plant import plant
 from tests.mutants.search import CPU, Check, aimed, by_routing, search
 from tests.suite.explore import explore
@@ -38,6 +40,8 @@ SCHEDULES = 40
 #: Examples that stages other than the plain one may take.
 OTHERS = 260
 CRASH = "crash"
+#: Instead of a peer's name: our way, on all paths in turn.
+UNAIMED = "unaimed"
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class Outcome:
 @dataclass(frozen=True)
 class Terms:
     """`examples` and CPU `seconds` for each mutant, at the most; `shrinks`: make the failing case small; `peer`: the
-    one of `PEERS` whose way is measured, "" for ours."""
+    one of `PEERS` whose way is measured, "" for ours, `UNAIMED`."""
 
     examples: int = 500
     seconds: float = math.inf
@@ -105,9 +109,12 @@ def stages(mutant: Mutant, examples: int) -> Iterator[Stage]:
     yield Stage("corpus", by_routing("own"), 1, [st.just(stored.case) for stored in stored_cases()])
 
 
-def stages_of(peer: Peer) -> Iterator[Stage]:
-    """A peer has one, until its time is up."""
-    yield Stage("values", partial(compared, peer), 10_000, [peer.cases])
+def stages_of(peer: str) -> Iterator[Stage]:
+    """A peer has one, until its time is up; and so have we where we are not told which paths a mutant is on."""
+    if peer == UNAIMED:
+        yield Stage("values", raced, 10_000, [st.one_of([cases(path=path) for path in PATHS])])
+    else:
+        yield Stage("values", partial(compared, PEERS[peer]), 10_000, [PEERS[peer].cases])
 
 
 def judged(mutant: Mutant, terms: Terms) -> Outcome:
@@ -125,7 +132,7 @@ def judged(mutant: Mutant, terms: Terms) -> Outcome:
         implementation = TbeKernels(plant(*mutant.edits))
     except Exception as error:
         return outcome("error", f"{type(error).__name__}: {error}"[:200])
-    for stage in stages_of(PEERS[terms.peer]) if terms.peer else stages(mutant, terms.examples):
+    for stage in stages_of(terms.peer) if terms.peer else stages(mutant, terms.examples):
         for drawn in stage.drawn:
             most = min(stage.most, terms.examples - tried)
             if most <= 0 or time.process_time() - began > terms.seconds:

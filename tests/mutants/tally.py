@@ -11,8 +11,8 @@ from pathlib import Path
 from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.score import Outcome, Terms
 
-STORED = Path(__file__).with_name("score.json")
-ROOT = STORED.parents[2]
+ROOM = Path(__file__).parent
+ROOT = ROOM.parents[1]
 ROOMS = ("tbe_kernels", "corpus", "strategies", "oracles", "tests")
 
 
@@ -37,22 +37,26 @@ def append(path: Path, outcome: Outcome) -> None:
         file.write(outcome.to_json() + "\n")
 
 
-def stored() -> dict[str, Outcome]:
-    """The stored score: each mutant's outcome, without its case."""
-    lines = json.loads(STORED.read_text()) if STORED.exists() else {}
+def _score(peer: str) -> Path:
+    return ROOM / (f"score-{peer}.json" if peer else "score.json")
+
+
+def stored(peer: str = "") -> dict[str, Outcome]:
+    """The stored score, ours or a peer's: each mutant's outcome, without its case."""
+    lines = json.loads(_score(peer).read_text()) if _score(peer).exists() else {}
     return {
         name: Outcome(name, operator, file, status, by, examples, seconds, tuple(size) if size else None)
         for name, (operator, file, status, by, examples, seconds, size) in lines.items()
     }
 
 
-def store(outcomes: Iterable[Outcome]) -> None:
+def store(outcomes: Iterable[Outcome], peer: str = "") -> None:
     """Make these the stored score."""
     lines = [
         f"{json.dumps(o.id)}: {json.dumps([o.operator, o.file, o.status, o.by, o.examples, o.seconds, o.size])}"
         for o in outcomes
     ]
-    STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    _score(peer).write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def line(outcome: Outcome) -> str:

@@ -8,11 +8,12 @@ from functools import partial
 
 import pytest
 
-from tests.mutants import operators, tally
+from tests.mutants import operators, sides, tally
 from tests.mutants.bank import BY_HAND, Mutant, Reach, bank
 from tests.mutants.crew import Died, work
 from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.operators import IN_KERNELS, ON_THE_HOST
+from tests.mutants.peers import PEERS
 from tests.mutants.plant import SOURCE, Edit
 from tests.mutants.score import Outcome, Terms, died, judged
 
@@ -135,3 +136,21 @@ def test_a_score_that_falls_is_noticed(capsys: pytest.CaptureFixture[str]) -> No
     fallen = [Outcome("a", "test", "f.py", "alive", "", 500), same[1]]
     assert tally.compare(fallen, before) == 1
     assert "no longer killed: alive" in capsys.readouterr().out
+
+
+def test_ways_are_compared_on_the_same_mutants_and_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(seconds: float) -> Outcome:
+        return Outcome("", "test", "f.py", "killed", "values", 3, seconds)
+
+    alive, limit = Outcome("", "test", "f.py", "alive", "", 9, sides.SECONDS), sides.SECONDS
+    scores = {
+        "": {"a": killed(1), "b": killed(limit + 1), "c": alive, "not measured by all": killed(1)},
+        "unaimed": {"a": killed(2), "b": alive, "c": alive},
+        **{name: {"a": alive, "b": alive, "c": killed(3)} for name in PEERS},
+    }
+    monkeypatch.setattr(tally, "stored", lambda peer="": scores[peer])
+    rows = [line.split(" | ") for line in sides.table()[2:]]
+    assert [row[1] for row in rows] == ["1 of 3 (33.3 %)"] * len(rows)
+    assert [row[3] for row in rows] == ["1"] * len(rows)
+    assert float(rows[0][4]) == pytest.approx((1 + 2 * limit) / 60, abs=0.05)
+    assert [line.split(":")[0] for line in sides.only_peers()] == ["c"]
