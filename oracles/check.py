@@ -18,6 +18,7 @@ from corpus.store import case_id, running
 from corpus.tensors import ids_and_lengths, random_bits
 from oracles.compare import Finding, Sharpness
 from oracles.implementation import Implementation, Routing, Trace
+from oracles.interpreter import seen
 from oracles.interpreter.findings import GuardError
 from oracles.judge import Judge
 
@@ -64,8 +65,20 @@ def check(
     if reason is not None:
         verdict.status, verdict.reason = "not checked", reason
         return verdict
+    with seen.remembering():
+        _run(verdict, _sweep(case, implementation, device, sweep), implementation, device, journal)
+    if sweep != "own" and verdict.status == "passed":
+        _demand_paths(case, implementation, verdict)
+    return verdict
+
+
+def _run(
+    verdict: Verdict, routings: Iterator[Routing], implementation: Implementation, device: torch.device, journal: bool
+) -> None:
+    """Run and judge one routing after the other, up to the first that fails."""
+    case = verdict.case
     judge = Judge(case)
-    for number, routing in enumerate(_sweep(case, implementation, device, sweep)):
+    for number, routing in enumerate(routings):
         pinned = dataclasses.replace(case, routing=dict(routing))
         paths = verdict.sweep_paths if number else verdict.paths
         with running(pinned, journal):
@@ -80,10 +93,7 @@ def check(
                 verdict.sharpness.setdefault(key, Sharpness()).add(sharpness)
         if findings:
             verdict.case, verdict.status, verdict.findings = pinned, "failed", findings
-            return verdict
-    if sweep != "own":
-        _demand_paths(case, implementation, verdict)
-    return verdict
+            return
 
 
 def attempt(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import tbe_kernels
 from corpus.case import Case
+from corpus.store import case_id
 from corpus.tensors import BatchTensors, batch_tensors, ids_and_lengths, table_rows, torch_dtype
 from oracles import interpreter
 from oracles.contract import Refusal, effective_batch
@@ -49,6 +50,13 @@ COMPILE_TIME_TURNS: dict[str, tuple[Any, ...]] = {
     "block": (1024, 16),
     "accumulate_fp64": (True, True, True, False),
 }
+#: A forward does not know how the backward is split: of these knobs a sweep takes so many settings, from a place in
+#: their turns that differs from case to case.
+FORWARD_KNOBS = frozenset(
+    {"bags_per_program", "forward_programs", "unpooled_programs", "check_programs", "fused_bounds_check", "block"}
+    | {"gather_width", "max_block_d", "min_block_d", "accumulate_fp64"}
+)
+FORWARDS = 4
 #: Run lengths at which a sweep puts the threshold, at the most, and at most so many with every merge at each.
 MOST_LENGTHS = 4
 FEW_LENGTHS = 3
@@ -107,8 +115,8 @@ class TbeKernels:
 
     def routings(self, case: Case, device: torch.device) -> Iterator[Routing]:
         """The case's own; all runs short; all long, by every merge; then chunks of 1, 2, the longest run and one less,
-        and a threshold at each run length and one above, by every merge. Forward and backward knobs are independent,
-        so gather widths, bags a program and tiles take turns along the way. Large cases get larger pieces."""
+        and a threshold at each run length and one above, by every merge. Gather widths, bags a program and tiles take
+        turns along the way. Large cases get larger pieces."""
         lengths = sorted({n for k in sorted(set(case.order)) for n in run_lengths(case, k)})
         longest = lengths[-1] if lengths else 1
         changes: list[dict[str, Any]] = [{"long_run_threshold": longest + 1}]
@@ -132,9 +140,11 @@ class TbeKernels:
         least = {"gather_width": gather, "backward_gather_width": gather, "max_block_d": tile}
         turns = {**RUN_TIME_TURNS, **(COMPILE_TIME_TURNS if device.type == "cpu" else {})}
         turns |= SMALL_TABLE_TURNS if has_small_table else {}
-        seen = []
+        seen, first = [], int(case_id(case), 16)
         for number, change in enumerate([{}, *changes]):
-            turn = {knob: values[number % len(values)] for knob, values in turns.items()} if number else {}
+            forward = first + number % FORWARDS
+            places = {knob: forward if knob in FORWARD_KNOBS else number for knob in turns}
+            turn = {knob: values[places[knob] % len(values)] for knob, values in turns.items()} if number else {}
             for knob in turn.keys() & least.keys():
                 turn[knob] = max(turn[knob], least[knob])
             routing = {**case.routing, **turn, **change}

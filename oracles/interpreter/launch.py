@@ -20,6 +20,7 @@ import torch
 import triton
 from triton.runtime import interpreter
 
+from oracles.interpreter import seen
 from oracles.interpreter.findings import guard_error
 
 #: Views with gaps are known element by element up to so many bytes; beyond, by their first and last.
@@ -183,10 +184,13 @@ def _call(executor: Any, *args: Any, **kwargs: Any) -> None:
     scope = interpreter._patch_lang(fn)
     before = current
     try:
-        arguments = {n: value if n in executor.constexprs else _convert(value) for n, value in given.items()}
-        grid = executor.grid(arguments) if callable(executor.grid) else executor.grid
+        grid = executor.grid(given) if callable(executor.grid) else executor.grid
         grid = (*grid, 1, 1, 1)[:3]
         current = Launch(fn, given, grid)
+        sight = seen.sight(current) if watcher is None else None
+        if sight is not None and sight.repeat():
+            return
+        arguments = {n: value if n in executor.constexprs else _convert(value) for n, value in given.items()}
         builder.set_grid_dim(*grid)
         places = [(x, y, z) for x in range(grid[0]) for y in range(grid[1]) for z in range(grid[2])]
         try:
@@ -203,6 +207,8 @@ def _call(executor: Any, *args: Any, **kwargs: Any) -> None:
             if triton.knobs.compilation.front_end_debugging:
                 raise
             raise interpreter.InterpreterError(repr(error)) from error
+        if sight is not None:
+            sight.note()
     finally:
         current = before
         scope.restore()
