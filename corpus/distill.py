@@ -27,7 +27,7 @@ from tests.mutants.crew import Died, work
 from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.plant import plant
 from tests.mutants.score import Terms
-from tests.mutants.search import CPU, limited
+from tests.mutants.search import CPU, Hurried, limited
 
 #: CPU seconds for one case on one mutant.
 MOST_SECONDS = 20
@@ -87,7 +87,7 @@ def _candidate(name: str, case: Case, stored: bool) -> Candidate:
 
 def shrunk(mutant: Mutant, found: Mapping[str, Case]) -> Case | None:
     """The failing case that was kept, made small; None if a plain run of it does not fail with a wrong result."""
-    implementation = TbeKernels(plant(*mutant.edits))
+    implementation = Hurried(plant(*mutant.edits))
     verdict = check(found[mutant.id], implementation, CPU, "own")
     if verdict.status != "failed" or verdict.findings[0].raised:
         return None

@@ -31,7 +31,7 @@ from tests.failures import shrink
 from tests.mutants.bank import Mutant
 from tests.mutants.peers import PEERS, compared
 from tests.mutants.plant import plant
-from tests.mutants.search import CPU, Check, aimed, by_routing, search
+from tests.mutants.search import CPU, Check, Hurried, aimed, by_routing, search
 from tests.suite.explore import explore
 
 #: Paths whose programs meet in memory.
@@ -167,7 +167,7 @@ def _kept(verdict: Verdict, implementation: TbeKernels, shrinks: bool) -> dict[s
     case, first = verdict.case, verdict.findings[0]
     if not shrinks or first.raised or first.guard == "races":
         return {"case": to_json(case, "")}
-    small = shrink(verdict, implementation, CPU).case
+    small = shrink(verdict, Hurried(implementation.package), CPU).case
     return {"case": to_json(small, ""), "size": size(small)}
 
 

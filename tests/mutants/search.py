@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from corpus.case import Case
 from oracles.check import Verdict, check
+from oracles.implementation import Routing, Trace
 from oracles.kernels import TbeKernels
 from strategies.cases import cases
 from tbe_kernels.paths import PATHS
@@ -77,6 +78,15 @@ def search(
     with suppress(FoundError):
         look()
     return found
+
+
+class Hurried(TbeKernels):
+    """Kernels with a fault that may loop for ever on some smaller case: a run of them is stopped like an example."""
+
+    def run(self, case: Case, routing: Routing, device: torch.device) -> Trace:
+        """A trace. Raises TimeoutError after `MOST_SECONDS`."""
+        with limited(MOST_SECONDS):
+            return super().run(case, routing, device)
 
 
 def by_routing(sweep: str) -> Check:

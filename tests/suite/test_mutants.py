@@ -8,7 +8,11 @@ from functools import partial
 
 import pytest
 
-from tests.mutants import operators, sides, tally
+from corpus.store import stored_cases
+from oracles.check import check
+from oracles.implementation import Trace
+from oracles.kernels import TbeKernels
+from tests.mutants import operators, search, sides, tally
 from tests.mutants.bank import BY_HAND, Mutant, Reach, bank
 from tests.mutants.crew import Died, work
 from tests.mutants.equivalent import EQUIVALENT
@@ -16,6 +20,7 @@ from tests.mutants.operators import IN_KERNELS, ON_THE_HOST
 from tests.mutants.peers import PEERS
 from tests.mutants.plant import SOURCE, Edit
 from tests.mutants.score import Outcome, Terms, died, judged
+from tests.mutants.search import CPU, Hurried
 
 CHANGES = {
     "boundary": ("a < b", ["a <= b"]),
@@ -97,6 +102,17 @@ def test_a_crash_is_told_from_an_oracle() -> None:
     outcome = judged(Mutant("divides by zero", "test", (crash,), ("backward.plan",)), Terms(shrinks=False))
     assert (outcome.status, outcome.by) == ("killed", "crash: ZeroDivisionError")
     assert outcome.crashed
+
+
+def test_a_case_that_loops_for_ever_is_no_smaller_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object) -> Trace:
+        while True:
+            pass
+
+    monkeypatch.setattr(search, "MOST_SECONDS", 0.1)
+    monkeypatch.setattr(TbeKernels, "run", run)
+    verdict = check(next(stored_cases()).case, Hurried(), CPU, "own")
+    assert (verdict.status, verdict.findings[0].raised) == ("failed", "TimeoutError")
 
 
 def test_a_mutant_that_nobody_can_see_stays_alive_within_its_budget() -> None:
