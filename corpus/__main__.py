@@ -33,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     distilled = commands.add_parser("distill", help="keep the fewest cases that see every mutant anybody saw")
     distilled.add_argument("--outcomes", type=Path, help="of `tests.mutants` (default: those of the code as it is)")
     distilled.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one a core)")
+    distilled.add_argument("--half", type=int, metavar="SEED", help="from a random half, to be judged on the other")
     given = parser.parse_args(arguments)
     if given.command == "show":
         from corpus.show import show

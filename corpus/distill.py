@@ -1,147 +1,180 @@
-"""Distils the corpus: the fewest cases that see every mutant anybody saw, and that run every kernel path.
+"""Distils the corpus: the cases written by hand, and the fewest others that see what those miss.
 
-Every stored case is run, on its own routing, on every mutant of a file that it runs kernels of. What none of them sees
-is shrunk from the failing case that `python -m tests.mutants` kept, and those are run on each other's mutants; a greedy
-cover of them is stored. Stored cases stay: each guards something that its note names. A face like `__main__`.
+`python -m tests.mutants` keeps a failing case of each mutant as it was drawn, so rich that it fails on many
+others too. Among those of the mutants that no case written by hand sees, a cover is chosen; each case of it is made as
+small as it gets while it fails on every mutant that it was chosen for. They replace what was distilled before.
+
+With `--half SEED` that is done with a random half of the mutants; nothing is stored, and what counts is how many of the
+other half are seen. A face like `__main__`.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from corpus.case import Case
-from corpus.store import CASES, case_id, find, from_json, load, save
+from corpus.power import keep
+from corpus.reduce import reduce
+from corpus.store import CASES, StoredCase, case_id, from_json, save, stored_cases
 from oracles.check import check
-from oracles.kernels import IMPLEMENTATION, TbeKernels
+from oracles.kernels import IMPLEMENTATION
 from oracles.report import size
-from tests.failures import shrink
+from tbe_kernels.paths import PATHS
+from tests.failures import kind_of
 from tests.mutants import tally
-from tests.mutants.bank import Mutant, Reach, bank
+from tests.mutants.bank import BY_HAND, Mutant, Reach, bank
+from tests.mutants.cover import cover
 from tests.mutants.crew import Died, work
 from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.plant import plant
 from tests.mutants.score import Terms
-from tests.mutants.search import CPU, Hurried, limited
+from tests.mutants.search import CPU, Hurried
 
-#: CPU seconds for one case on one mutant.
-MOST_SECONDS = 20
+#: How the note of a distilled case begins.
+DISTILLED = "Distilled."
 #: A corpus of more cases is no longer a fast gate.
 MOST_CASES = 80
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A case that may be kept. `stored`: it is in the corpus already. `paths`: the kernel paths it runs."""
+    """A case that may be kept. `paths`: the kernel paths that it runs on its own routing."""
 
     name: str
     case: Case
-    stored: bool
     paths: frozenset[str]
 
 
+@dataclass(frozen=True)
+class Group:
+    """A case, and the mutants that it has to fail on however small it gets."""
+
+    case: Case
+    mutants: tuple[str, ...]
+
+
+Seen = dict[str, set[str]]  # of each mutant, the names of the cases that see it
+
+
 def distill(given: Namespace) -> int:
-    """Choose, report, and store what is chosen; returns the exit code."""
+    """Choose, make small, report and store; returns the exit code."""
     place = given.outcomes or tally.place(Terms())
     outcomes = {o.id: o for o in tally.read(place) if o.status == "killed" and o.id not in EQUIVALENT}
     mutants = [m for m in bank() if m.id in outcomes]
     if not mutants:
         print(f"ERROR  {place} holds no killed mutant: run `python -m tests.mutants` first", file=sys.stderr)
         return 2
-    stored = [_candidate(path.stem, load(path).case, True) for path in find(str(CASES))]
-    kills = {name: seen or set() for name, seen in _each(mutants, given.jobs, partial(seen_by, candidates=stored))}
-    _say("the stored cases", {c.name for c in stored}, kills)
-    unseen = [m for m in mutants if not kills[m.id] and outcomes[m.id].case]
-    found = {m.id: from_json(outcomes[m.id].case)[0] for m in unseen}
-    cases = {case_id(c): c for _, c in _each(unseen, given.jobs, partial(shrunk, found=found)) if c is not None}
-    new = [_candidate(name, case, False) for name, case in cases.items()]
-    for name, seen in _each(unseen, given.jobs, partial(seen_by, candidates=new)):
-        kills[name] |= seen or set()
-    candidates = [*stored, *new]
-    chosen = cover(kills, candidates, kept={c.name for c in stored})
-    _say(f"with {len(chosen) - len(stored)} more", chosen, kills)
-    _say("the fewest that do", cover(kills, candidates), kills)
-    _halves(mutants, kills, candidates)
-    for candidate in new:
-        if candidate.name in chosen:
-            guards = sorted(name for name, seen in kills.items() if candidate.name in seen)
-            print(f"new: {save(candidate.case, _note(guards), CASES, candidate.name)}")
-    return int(len(chosen) > MOST_CASES)
+    others: list[Mutant] = []
+    if given.half is not None:
+        random.Random(given.half).shuffle(mutants)
+        mutants, others = mutants[: len(mutants) // 2], mutants[len(mutants) // 2 :]
+    stored = list(stored_cases())
+    by_hand = [_candidate(one.id, one.case) for one in stored if not one.note.startswith(DISTILLED)]
+    seen = _seen(mutants, by_hand, given.jobs)
+    _say(f"{len(by_hand)} cases written by hand", seen)
+    missed = [m for m in mutants if not seen[m.id]]
+    new = _distilled(missed, {m.id: outcomes[m.id].case for m in missed}, given.jobs)
+    cases = [*by_hand, *new]
+    if others:
+        seen = _seen(others, cases, given.jobs)
+    else:
+        seen |= _seen(missed, new, given.jobs)
+    # Replay runs a case on every routing.
+    seen |= _seen([m for m in others or mutants if not seen[m.id]], cases, given.jobs, "all")
+    killed = _say(f"{len(cases)} cases{', of the other half' if others else ''}", seen)
+    if others:
+        return 0
+    _store(new, seen, stored, {m.id: m for m in mutants})
+    keep(killed, len(seen))
+    lost = {path.name for path in PATHS} - {path for candidate in cases for path in candidate.paths}
+    if lost:
+        print(f"no case runs {', '.join(sorted(lost))}")
+    return int(len(cases) > MOST_CASES or bool(lost))
 
 
-def _each(mutants: Sequence[Mutant], jobs: int, task: Callable[[Mutant], Any]) -> Iterator[tuple[str, Any]]:
-    """(mutant, what the task gave, or None if its process died), with a line for each."""
+def _distilled(missed: Sequence[Mutant], found: Mapping[str, str], jobs: int) -> list[Candidate]:
+    """The fewest small cases, out of those found, that see these mutants."""
+    candidates = {c.name: c for text in found.values() if text for c in [_candidate("", from_json(text)[0])]}
+    fails = _seen(missed, list(candidates.values()), jobs)
+    chosen = cover(fails, {name: sum(size(c.case)) for name, c in candidates.items()})
+    groups = {names[0]: Group(candidates[case].case, tuple(names)) for case, names in chosen.items()}
+    cases = _each([m for m in missed if m.id in groups], jobs, partial(small, groups=groups))
+    return [_candidate("", case) for case in cases.values() if case is not None]
+
+
+def small(mutant: Mutant, groups: Mapping[str, Group]) -> Case | None:
+    """The case of this mutant's group, made small; None if the true kernels fail on it."""
+    group, mutants = groups[mutant.id], {m.id: m for m in bank()}
+    implementations = [Hurried(plant(*mutants[name].edits)) for name in group.mutants]
+    kinds = [kind_of(check(group.case, implementation, CPU, "own")) for implementation in implementations]
+
+    def fails(case: Case) -> bool:
+        for implementation, kind in zip(implementations, kinds, strict=True):
+            verdict = check(case, implementation, CPU, "own")
+            if verdict.status != "failed" or kind_of(verdict) != kind:
+                return False
+        return True
+
+    case = reduce(group.case, fails)
+    return case if check(case, IMPLEMENTATION, CPU, "all").status == "passed" else None
+
+
+def seen_by(mutant: Mutant, candidates: Sequence[Candidate], sweep: str = "own") -> set[str]:
+    """The cases that fail on a mutant; on its own routing, a case is run only where the changed file has kernels."""
+    implementation, paths = Hurried(plant(*mutant.edits)), Reach().of_file(mutant.file)
+    return {
+        c.name
+        for c in candidates
+        if (sweep != "own" or c.paths & paths) and check(c.case, implementation, CPU, sweep).status == "failed"
+    }
+
+
+def _seen(mutants: Sequence[Mutant], candidates: Sequence[Candidate], jobs: int, sweep: str = "own") -> Seen:
+    task = partial(seen_by, candidates=candidates, sweep=sweep)
+    return {name: seen or set() for name, seen in _each(mutants, jobs, task).items()}
+
+
+def _each(mutants: Sequence[Mutant], jobs: int, task: Callable[[Mutant], Any]) -> dict[str, Any]:
+    """Of each mutant what the task gave, or None if its process died. Shows a line for each."""
+    given = {}
     for number, (mutant, result) in enumerate(work(mutants, jobs, task), 1):
         print(f"[{number}/{len(mutants)}] {mutant.id}", flush=True)
-        yield mutant.id, None if isinstance(result, Died) else result
+        given[mutant.id] = None if isinstance(result, Died) else result
+    return given
 
 
-def _candidate(name: str, case: Case, stored: bool) -> Candidate:
-    return Candidate(name, case, stored, frozenset(check(case, IMPLEMENTATION, CPU, "own").paths))
+def _candidate(name: str, case: Case) -> Candidate:
+    return Candidate(name or case_id(case), case, frozenset(check(case, IMPLEMENTATION, CPU, "own").paths))
 
 
-def shrunk(mutant: Mutant, found: Mapping[str, Case]) -> Case | None:
-    """The failing case that was kept, made small; None if a plain run of it does not fail with a wrong result."""
-    implementation = Hurried(plant(*mutant.edits))
-    verdict = check(found[mutant.id], implementation, CPU, "own")
-    if verdict.status != "failed" or verdict.findings[0].raised:
-        return None
-    small = shrink(verdict, implementation, CPU).case
-    return small if check(small, IMPLEMENTATION, CPU, "own").status == "passed" else None
+def _say(what: str, seen: Seen) -> int:
+    killed = sum(map(bool, seen.values()))
+    print(f"{what}: {killed} of {len(seen)} mutants seen ({100 * killed / max(1, len(seen)):.1f} %)", flush=True)
+    return killed
 
 
-def seen_by(mutant: Mutant, candidates: Sequence[Candidate]) -> set[str]:
-    """The cases that fail on a mutant."""
-    implementation, paths, seen = TbeKernels(plant(*mutant.edits)), Reach().of_file(mutant.file), set()
-    for candidate in candidates:
-        if candidate.paths & paths:
-            with limited(MOST_SECONDS):
-                if check(candidate.case, implementation, CPU, "own").status == "failed":
-                    seen.add(candidate.name)
-    return seen
+def _store(new: Sequence[Candidate], seen: Seen, stored: Sequence[StoredCase], mutants: Mapping[str, Mutant]) -> None:
+    """The new cases in the place of those that were distilled before, each with what it guards."""
+    for one in stored:
+        if one.note.startswith(DISTILLED):
+            one.path.unlink()
+    for candidate in new:
+        guards = sorted((m for m in mutants if candidate.name in seen[m]), key=lambda m: mutants[m].operator != BY_HAND)
+        name = _readable(mutants[guards[0]])
+        same = len(list(CASES.glob(f"{name}*.json")))
+        more = f" and {len(guards) - 2} more" if len(guards) > 2 else ""
+        note = f"{DISTILLED} Sees {'; '.join(guards[:2])}{more}"
+        print(f"new: {save(candidate.case, note, CASES, name + (f'-{same + 1}' if same else ''))}")
 
 
-def cover(kills: Mapping[str, set[str]], candidates: Sequence[Candidate], kept: set[str] | None = None) -> set[str]:
-    """Cases that see every mutant which any of them sees, and run every path that any runs: `kept`, and then always
-    the one that adds most, the smaller of two."""
-    chosen = set(kept or ())
-    wants = {name: seen for name, seen in kills.items() if seen and not seen & chosen}
-    wants |= {
-        path: {c.name for c in candidates if path in c.paths} for path in set().union(*(c.paths for c in candidates))
-    }
-    wants = {name: seen for name, seen in wants.items() if not seen & chosen}
-    sizes = {c.name: sum(size(c.case)) for c in candidates}
-    while wants:
-        gain: dict[str, int] = {}
-        for seen in wants.values():
-            for name in seen & sizes.keys():
-                gain[name] = gain.get(name, 0) + 1
-        best = max(gain, key=lambda name: (gain[name], -sizes[name], name))
-        chosen.add(best)
-        wants = {name: seen for name, seen in wants.items() if best not in seen}
-    return chosen
-
-
-def _say(what: str, chosen: set[str], kills: Mapping[str, set[str]]) -> None:
-    killed = sum(bool(seen & chosen) for seen in kills.values())
-    print(f"{what}: {len(chosen)} cases see {killed} of {len(kills)} ({100 * killed / len(kills):.1f} %)")
-
-
-def _halves(mutants: Sequence[Mutant], kills: Mapping[str, set[str]], candidates: Sequence[Candidate]) -> None:
-    """Does a corpus distilled from half of the mutants see the other half? Without the stored cases' help."""
-    names = [m.id for m in mutants]
-    random.Random(0).shuffle(names)
-    half, other = names[: len(names) // 2], names[len(names) // 2 :]
-    chosen = cover({name: kills[name] for name in half}, candidates)
-    _say("distilled from a random half, of that half", chosen, {name: kills[name] for name in half})
-    _say("distilled from a random half, of the other", chosen, {name: kills[name] for name in other})
-
-
-def _note(guards: Sequence[str]) -> str:
-    more = f" and {len(guards) - 2} more" if len(guards) > 2 else ""
-    return "Distilled. Sees " + "; ".join(guards[:2]) + more
+def _readable(mutant: Mutant) -> str:
+    """A file's name."""
+    text = mutant.id if mutant.operator == BY_HAND else f"{mutant.function} {mutant.operator}"
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from corpus.case import CaseError
+from corpus.power import told
 from corpus.store import CASES, INBOX, find, load
 
 #: (what happened, seconds, what to print below)
@@ -49,6 +50,8 @@ def replay(given: Namespace) -> int:
             print(text, flush=True)
     total = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
     print(f"{total} in {time.perf_counter() - begin:.1f} s on {given.device}, {name}")
+    if not given.cases and not given.relation:
+        print(told())
     return 2 if counts["ERROR"] else 1 if counts["FAILED"] else 0
 
 

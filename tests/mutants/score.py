@@ -49,8 +49,8 @@ class Outcome:
     """`status`: "killed", "alive", or "error" for a mutant that does not import or runs nothing.
 
     `by`: who saw it: "values", "routings" (takes two to see), "schedules", a guard's name ("races"), or "crash: " and
-    what was raised. `seconds`: CPU, without shrinking. `case`: the failing one (JSON); if it was
-    shrunk, `size` is its (tables, bags, lookups).
+    what was raised. `seconds`: CPU, without shrinking. `case`: the failing one as it was drawn (JSON);
+    `size`: its (tables, bags, lookups) once it was shrunk, if it was.
     """
 
     id: str
@@ -163,12 +163,11 @@ def _who(verdict: Verdict, stage: str) -> str:
 
 
 def _kept(verdict: Verdict, implementation: TbeKernels, shrinks: bool) -> dict[str, Any]:
-    """The failing case, shrunk if it is to be and if the fault shows in a plain run: not for races and crashes."""
-    case, first = verdict.case, verdict.findings[0]
+    """The failing case, and how small it gets, if it is to be and the fault shows in a plain run: no race, no crash."""
+    kept, first = {"case": to_json(verdict.case, "")}, verdict.findings[0]
     if not shrinks or first.raised or first.guard == "races":
-        return {"case": to_json(case, "")}
-    small = shrink(verdict, Hurried(implementation.package), CPU).case
-    return {"case": to_json(small, ""), "size": size(small)}
+        return kept
+    return {**kept, "size": size(shrink(verdict, Hurried(implementation.package), CPU).case)}
 
 
 def raced(case: Case, implementation: TbeKernels) -> Verdict:

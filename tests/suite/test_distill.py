@@ -1,45 +1,66 @@
-"""Distilling the corpus: the cover sees what any case sees, runs every path and is small; cases see mutants."""
+"""Distilling the corpus: the cover is small, and a case that gets small fails on all that it was chosen for."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from corpus.case import Batch, Case, Table
-from corpus.distill import Candidate, cover, seen_by, shrunk
-from corpus.store import CASES, load
+import pytest
+
+from corpus import power
+from corpus.case import Batch, Case, Optimizer, Table
+from corpus.distill import Candidate, Group, seen_by, small
+from corpus.store import CASES, load, save
+from oracles.report import size
 from tests.mutants.bank import bank
+from tests.mutants.cover import cover
 
-
-def candidate(name: str, lookups: int, *paths: str, stored: bool = False) -> Candidate:
-    case = Case((Table(3, 1),), (0,), (Batch((((0,) * lookups,),)),), (0, 0))
-    return Candidate(name, case, stored, frozenset(paths))
+EMPTY_BAG, NO_STEP = "an empty bag is not written", "the learning rate never changes"
 
 
 def test_the_cover_takes_what_adds_most_and_the_smaller_of_two() -> None:
-    some = [candidate("small", 1, "p"), candidate("large", 9, "p"), candidate("one", 1, "p")]
-    kills = {"a": {"small", "large"}, "b": {"small", "large"}, "c": {"one"}, "nobody sees it": set()}
-    assert cover(kills, some) == {"small", "one"}
+    seen = {"a": {"small", "large"}, "b": {"small", "large"}, "c": {"one", "large"}, "d": {"one"}, "nobody's": set()}
+    assert cover(seen, {"small": 1, "large": 9, "one": 1}) == {"large": ["a", "b", "c"], "one": ["d"]}
+    assert cover({"a": {"small", "large"}}, {"small": 1, "large": 9}) == {"small": ["a"]}
 
 
-def test_what_is_kept_is_not_covered_twice() -> None:
-    some = [candidate("stored", 9, "p", stored=True), candidate("new", 1, "p"), candidate("other", 1, "p")]
-    kills = {"a": {"stored", "new"}, "b": {"other", "new"}}
-    assert cover(kills, some, kept={"stored"}) in ({"stored", "other"}, {"stored", "new"})
-    assert cover(kills, some) == {"new"}
-
-
-def test_every_path_is_run() -> None:
-    some = [candidate("first", 1, "p"), candidate("second", 1, "q")]
-    assert cover({"a": {"first"}}, some) == {"first", "second"}
-
-
-def test_a_case_sees_a_mutant_and_is_made_small() -> None:
-    mutant = next(m for m in bank() if m.id == "an empty bag is not written")
+def test_a_case_sees_a_mutant_where_it_runs() -> None:
+    mutant = next(m for m in bank() if m.id == EMPTY_BAG)
     names = ("empty-bags-and-duplicates-sum", "run-of-4096")
-    stored = {name: load(Path(CASES) / f"{name}.json").case for name in names}
-    paths = frozenset({"forward.pooled"})
-    assert seen_by(mutant, [Candidate(n, c, True, paths) for n, c in stored.items()]) == {
-        "empty-bags-and-duplicates-sum"
-    }
-    assert seen_by(mutant, [Candidate(n, c, True, frozenset({"check.offsets"})) for n, c in stored.items()]) == set()
-    assert shrunk(mutant, {mutant.id: stored["run-of-4096"]}) is None
+    cases = [load(Path(CASES) / f"{name}.json").case for name in names]
+    there = [Candidate(n, c, frozenset({"forward.pooled"})) for n, c in zip(names, cases, strict=True)]
+    assert seen_by(mutant, there) == {"empty-bags-and-duplicates-sum"}
+    elsewhere = [Candidate(n, c, frozenset({"check.offsets"})) for n, c in zip(names, cases, strict=True)]
+    assert seen_by(mutant, elsewhere) == set()
+    assert seen_by(mutant, elsewhere[:1], "all") == {"empty-bags-and-duplicates-sum"}
+
+
+def test_a_case_gets_small_and_still_fails_on_every_mutant_of_its_group() -> None:
+    """Alone, the first mutant leaves a bag without a lookup, where no learning rate shows."""
+    bags = ((0, 1), (), (2,))
+    case = Case(
+        (Table(5, 3),),
+        (0,),
+        (Batch((bags,), learning_rate=0.5), Batch((bags,), learning_rate=0.25)),
+        (0, 0, 1, 1),
+        optimizer=Optimizer(learning_rate=0.5),
+    )
+    mutants = {m.id: m for m in bank()}
+    alone = small(mutants[EMPTY_BAG], {EMPTY_BAG: Group(case, (EMPTY_BAG,))})
+    both = small(mutants[EMPTY_BAG], {EMPTY_BAG: Group(case, (EMPTY_BAG, NO_STEP))})
+    assert alone is not None
+    assert both is not None
+    assert size(alone) < size(both) < size(case)
+    for name in (EMPTY_BAG, NO_STEP):
+        assert seen_by(mutants[name], [Candidate("both", both, frozenset())], "all") == {"both"}
+    assert seen_by(mutants[NO_STEP], [Candidate("alone", alone, frozenset())], "all") == set()
+
+
+def test_the_kept_score_says_when_the_corpus_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(power, "SCORE", tmp_path / "score.json")
+    monkeypatch.setattr(power, "stored_cases", lambda: [load(path) for path in sorted(tmp_path.glob("c*.json"))])
+    assert "not been measured" in power.told()
+    save(Case((Table(3, 1),), (0,), (Batch((((0,),),)),), (0,)), "one", tmp_path, "c1")
+    power.keep(19, 20)
+    assert power.told() == "these cases see 19 of 20 mutants that the suite kills (95.0 %)"
+    save(Case((Table(4, 1),), (0,), (Batch((((0,),),)),), (0,)), "two", tmp_path, "c2")
+    assert power.told().endswith("(95.0 %), or did before 1 of them came, went or changed")

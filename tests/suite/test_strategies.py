@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
+from hypothesis.internal.conjecture import providers
 
 from corpus.case import Case, Sampled
 from corpus.tensors import ids_and_lengths, table_rows
@@ -70,8 +74,31 @@ def bags_alike() -> int:
 def test_examples_are_drawn_independently(monkeypatch) -> None:
     """Small cases meet by accident; with Hypothesis's copies, four cases of five are like another."""
     assert bags_alike() < 40
-    monkeypatch.setattr(independent.ConjectureRunner, independent.COPIES, independent.PLAIN)
+    monkeypatch.setattr(independent.ConjectureRunner, independent.COPIES, independent.COPYING)
     assert bags_alike() > 120
+
+
+def integers_after_loading(directory: Path, monkeypatch: pytest.MonkeyPatch, *constants: int) -> set[int]:
+    """Integers drawn once a local module with these constants is loaded."""
+    (directory / "loaded.py").write_text(f"KNOWN = {constants}\n")
+    monkeypatch.syspath_prepend(str(directory))
+    monkeypatch.setitem(sys.modules, "loaded", importlib.import_module("loaded"))
+    drawn: set[int] = set()
+
+    @settings(search, max_examples=500)
+    @given(st.integers(0, 2**60))
+    def note(number: int) -> None:
+        drawn.add(number)
+
+    note()
+    return drawn
+
+
+def test_examples_do_not_depend_on_what_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    constants = tuple(range(3**30, 3**30 + 300))
+    assert not integers_after_loading(tmp_path, monkeypatch, *constants) & set(constants)
+    monkeypatch.setattr(providers, independent.CONSTANTS, independent.READING)
+    assert integers_after_loading(tmp_path, monkeypatch, *constants) & set(constants)
 
 
 @pytest.mark.parametrize("limits", [None, GPU], ids=["interpreter", "gpu"])
