@@ -14,10 +14,10 @@ import random
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from corpus.case import Case
 from corpus.power import keep
@@ -57,9 +57,14 @@ class Group:
     """A case, and the mutants that it has to fail on however small it gets."""
 
     case: Case
-    mutants: tuple[str, ...]
+    mutants: tuple[Mutant, ...]
+
+    @property
+    def id(self) -> str:
+        return self.mutants[0].id
 
 
+Item = TypeVar("Item", Mutant, Group)
 Seen = dict[str, set[str]]  # of each mutant, the names of the cases that see it
 
 
@@ -80,7 +85,7 @@ def distill(given: Namespace) -> int:
     seen = _seen(mutants, by_hand, given.jobs)
     _say(f"{len(by_hand)} cases written by hand", seen)
     missed = [m for m in mutants if not seen[m.id]]
-    new = _distilled(missed, {m.id: outcomes[m.id].case for m in missed}, given.jobs)
+    new = _distilled(missed, {m.id: outcomes[m.id].case for m in missed}, given.jobs, MOST_CASES - len(by_hand))
     cases = [*by_hand, *new]
     if others:
         seen = _seen(others, cases, given.jobs)
@@ -99,20 +104,24 @@ def distill(given: Namespace) -> int:
     return int(len(cases) > MOST_CASES or bool(lost))
 
 
-def _distilled(missed: Sequence[Mutant], found: Mapping[str, str], jobs: int) -> list[Candidate]:
-    """The fewest small cases, out of those found, that see these mutants."""
+def _distilled(missed: Sequence[Mutant], found: Mapping[str, str], jobs: int, room: int) -> list[Candidate]:
+    """The fewest small cases, out of those found, that see these mutants; and as far as there is room, others that see
+    them once more: a corpus that sees each mutant in one way only is good for little but these mutants."""
     candidates = {c.name: c for text in found.values() if text for c in [_candidate("", from_json(text)[0])]}
     fails = _seen(missed, list(candidates.values()), jobs)
-    chosen = cover(fails, {name: sum(size(c.case)) for name, c in candidates.items()})
-    groups = {names[0]: Group(candidates[case].case, tuple(names)) for case, names in chosen.items()}
-    cases = _each([m for m in missed if m.id in groups], jobs, partial(small, groups=groups))
-    return [_candidate("", case) for case in cases.values() if case is not None]
+    sizes = {name: sum(size(c.case)) for name, c in candidates.items()}
+    first = cover(fails, sizes)
+    second = cover({mutant: cases - first.keys() for mutant, cases in fails.items()}, sizes)
+    by_id = {m.id: m for m in missed}
+    chosen = [*first.items(), *second.items()][:room]
+    groups = [Group(candidates[case].case, tuple(by_id[name] for name in names)) for case, names in chosen]
+    cases = {case for _, case in _each(groups, jobs, small) if case is not None}
+    return [_candidate("", case) for case in sorted(cases, key=case_id)]
 
 
-def small(mutant: Mutant, groups: Mapping[str, Group]) -> Case | None:
-    """The case of this mutant's group, made small; None if the true kernels fail on it."""
-    group, mutants = groups[mutant.id], {m.id: m for m in bank()}
-    implementations = [Hurried(plant(*mutants[name].edits)) for name in group.mutants]
+def small(group: Group) -> Case | None:
+    """The group's case, made small; None if the true kernels fail on it."""
+    implementations = [Hurried(plant(*mutant.edits)) for mutant in group.mutants]
     kinds = [kind_of(check(group.case, implementation, CPU, "own")) for implementation in implementations]
 
     def fails(case: Case) -> bool:
@@ -138,16 +147,14 @@ def seen_by(mutant: Mutant, candidates: Sequence[Candidate], sweep: str = "own")
 
 def _seen(mutants: Sequence[Mutant], candidates: Sequence[Candidate], jobs: int, sweep: str = "own") -> Seen:
     task = partial(seen_by, candidates=candidates, sweep=sweep)
-    return {name: seen or set() for name, seen in _each(mutants, jobs, task).items()}
+    return {mutant.id: seen or set() for mutant, seen in _each(mutants, jobs, task)}
 
 
-def _each(mutants: Sequence[Mutant], jobs: int, task: Callable[[Mutant], Any]) -> dict[str, Any]:
-    """Of each mutant what the task gave, or None if its process died. Shows a line for each."""
-    given = {}
-    for number, (mutant, result) in enumerate(work(mutants, jobs, task), 1):
-        print(f"[{number}/{len(mutants)}] {mutant.id}", flush=True)
-        given[mutant.id] = None if isinstance(result, Died) else result
-    return given
+def _each(items: Sequence[Item], jobs: int, task: Callable[[Item], Any]) -> Iterator[tuple[Item, Any]]:
+    """Each item with what the task gave, or None if its process died. Shows a line for each."""
+    for number, (item, result) in enumerate(work(items, jobs, task), 1):
+        print(f"[{number}/{len(items)}] {item.id}", flush=True)
+        yield item, None if isinstance(result, Died) else result
 
 
 def _candidate(name: str, case: Case) -> Candidate:

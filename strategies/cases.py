@@ -79,7 +79,7 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
     if limits.sampled and needs.run is None and not needs.variable and draw(st.sampled_from((False, False, True))):
         drawn[-1] = draw(sampled_batches(like=drawn[-1]))
     # A fused check is repeated by every kernel that reads ids again, so it has more places to be wrong.
-    spoils = (False, True, True) if needs.repairs else (False, False, True) if config.fused_bounds_check else SELDOM
+    spoils = (False, True, True) if needs.repairs else (False, True) if config.fused_bounds_check else SELDOM
     if bounds_check_mode != "NONE" and draw(st.sampled_from(spoils)):
         kind = draw(st.sampled_from((needs.repairs or "ids", "ids", "offsets")))
         drawn = draw(spoiled(drawn, tables, features, indices_dtype, kind))
@@ -227,7 +227,7 @@ def spoiled(
     indices_dtype: str,
     kind: str,
 ) -> list[Batch]:
-    """The batches with one bad id (`kind` "ids"), or malformed offsets, put into one of them."""
+    """The batches with a few bad ids (`kind` "ids") in one bag of one of them, or with malformed offsets."""
     number = draw(st.integers(0, len(drawn) - 1))
     batch = drawn[number]
     f = draw(st.integers(0, len(features) - 1))
@@ -244,7 +244,8 @@ def spoiled(
             bad += [2**32 + rows - 1] * 3 + [2**32] * 2  # in range, if cut to 32 bits
         sample = draw(st.integers(0, len(bags) - 1))
         place = draw(st.integers(0, len(bags[sample])))
-        bag = (*bags[sample][:place], draw(st.sampled_from(bad)), *bags[sample][place:])
+        some = draw(st.lists(st.sampled_from(bad), min_size=1, max_size=3))
+        bag = (*bags[sample][:place], *some, *bags[sample][place:])
         bags = (*bags[:sample], bag, *bags[sample + 1 :])
         spoilt = replace(batch, features=(*batch.features[:f], bags, *batch.features[f + 1 :]))
     return [*drawn[:number], spoilt, *drawn[number + 1 :]]

@@ -1,4 +1,4 @@
-"""Processes that work on mutants. One that dies takes its mutant with it; another takes its place."""
+"""Processes that work on mutants, or other items. One that dies takes its item with it; another takes its place."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from tests.mutants.bank import Mutant, bank
-
-#: What is done with each mutant; importable by name, since other processes do it.
-Task = Callable[[Mutant], Any]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -21,14 +18,14 @@ class Died:
     code: int | None
 
 
-def work(mutants: Sequence[Mutant], jobs: int, task: Task) -> Iterator[tuple[Mutant, Any]]:
-    """Each mutant with what the task gave, or `Died`, as they come in."""
-    waiting = list(reversed(mutants))
+def work(items: Sequence[Item], jobs: int, task: Callable[[Item], Any]) -> Iterator[tuple[Item, Any]]:
+    """Each item with what the task gave, or `Died`, as they come in. All of it has to travel to other processes."""
+    waiting = list(reversed(items))
     crew = [Member(task) for _ in range(min(jobs, len(waiting)))]
     for member in crew:
         member.take(waiting.pop())
-    while any(member.mutant for member in crew):
-        busy: dict[Any, Member] = {member.connection: member for member in crew if member.mutant}
+    while any(member.busy for member in crew):
+        busy: dict[Any, Member[Item]] = {member.connection: member for member in crew if member.busy}
         for connection in wait(list(busy)):
             member = busy[connection]
             yield member.result()
@@ -38,13 +35,17 @@ def work(mutants: Sequence[Mutant], jobs: int, task: Task) -> Iterator[tuple[Mut
         member.dismiss()
 
 
-class Member:
-    """One process and the mutant it works on."""
+class Member(Generic[Item]):
+    """One process and the item it works on."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Callable[[Item], Any]) -> None:
         self.task = task
-        self.mutant: Mutant | None = None
+        self.items: list[Item] = []
         self._start()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.items)
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -53,35 +54,33 @@ class Member:
         self.process.start()
         theirs.close()
 
-    def take(self, mutant: Mutant) -> None:
-        self.mutant = mutant
-        self.connection.send(mutant.id)
+    def take(self, item: Item) -> None:
+        self.items.append(item)
+        self.connection.send(item)
 
-    def result(self) -> tuple[Mutant, Any]:
-        """The mutant, and what became of it."""
-        mutant, self.mutant = self.mutant, None
-        assert mutant is not None
+    def result(self) -> tuple[Item, Any]:
+        """The item, and what became of it."""
+        item = self.items.pop()
         try:
-            return mutant, self.connection.recv()
+            return item, self.connection.recv()
         except EOFError:
             self.process.join()
             died = Died(self.process.exitcode)
             self._start()
-            return mutant, died
+            return item, died
 
     def dismiss(self) -> None:
         self.connection.close()
         self.process.join()
 
 
-def _serve(connection: Connection, task: Task) -> None:
+def _serve(connection: Connection, task: Callable[[Any], Any]) -> None:
     """Work on what comes until nothing does."""
     import tests.conftest  # noqa: F401  the profiles, and examples drawn independently
 
-    mutants = {mutant.id: mutant for mutant in bank()}
     while True:
         try:
-            name = connection.recv()
+            item = connection.recv()
         except EOFError:
             return
-        connection.send(task(mutants[name]))
+        connection.send(task(item))

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from tests.mutants.bank import BY_HAND
 from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.score import Outcome, Terms
 
@@ -90,6 +91,23 @@ def table(outcomes: list[Outcome]) -> list[str]:
     lines.append("killed by " + ", ".join(f"{name} {n}" for name, n in sorted(by.items(), key=lambda x: -x[1])))
     lines += [line(o) for o in outcomes if o.status != "killed"]
     lines.append(score(outcomes))
+    return lines
+
+
+def summary(outcomes: Iterable[Outcome]) -> list[str]:
+    """The score in short, in Markdown: those that can be told from the true kernels."""
+    real = [o for o in outcomes if o.id not in EQUIVALENT]
+    lines = ["| | mutants | killed | by crash | median examples |", "|---|---|---|---|---|"]
+    groups = {
+        "by hand": [o for o in real if o.operator == BY_HAND],
+        "made by operators": [o for o in real if o.operator != BY_HAND],
+        "all": real,
+    }
+    for name, some in groups.items():
+        killed = [o for o in some if o.status == "killed"]
+        examples = sorted(o.examples for o in killed)[len(killed) // 2]
+        share = f" ({100 * len(killed) / len(some):.1f} %)" if len(killed) < len(some) else ""
+        lines.append(f"| {name} | {len(some)} | {len(killed)}{share} | {sum(o.crashed for o in killed)} | {examples} |")
     return lines
 
 

@@ -45,8 +45,8 @@ def test_a_case_gets_small_and_still_fails_on_every_mutant_of_its_group() -> Non
         optimizer=Optimizer(learning_rate=0.5),
     )
     mutants = {m.id: m for m in bank()}
-    alone = small(mutants[EMPTY_BAG], {EMPTY_BAG: Group(case, (EMPTY_BAG,))})
-    both = small(mutants[EMPTY_BAG], {EMPTY_BAG: Group(case, (EMPTY_BAG, NO_STEP))})
+    alone = small(Group(case, (mutants[EMPTY_BAG],)))
+    both = small(Group(case, (mutants[EMPTY_BAG], mutants[NO_STEP])))
     assert alone is not None
     assert both is not None
     assert size(alone) < size(both) < size(case)

@@ -201,7 +201,7 @@ def test_the_option_fails_a_run_whose_worker_covers_too_little() -> None:
 
 def test_our_notes_are_what_a_tracer_sees() -> None:
     """Also where programs take turns, in scans, and where a kernel is rewritten: same files, lines and branches."""
-    cases = "a-relaxed-countdown", "a-repair-counts-once-not-once-an-offset", "small-table-windows"
+    cases = "a-relaxed-countdown", "knobs-that-keep-a-small-table-out", "small-table-windows"
     done = python("tests.suite.traced", *cases)
     ran, *differences = done.stdout.splitlines()
     assert differences == [], done.stderr

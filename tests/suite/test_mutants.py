@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import multiprocessing
-from functools import partial
 
 import pytest
 
@@ -121,11 +120,17 @@ def test_a_mutant_that_nobody_can_see_stays_alive_within_its_budget() -> None:
     assert (outcome.status, outcome.examples) == ("alive", 12)
 
 
+def judged_unless_strange(mutant: Mutant) -> Outcome:
+    """What another process is to do."""
+    if mutant.id == "unheard of":
+        raise LookupError(mutant.id)
+    return judged(mutant, Terms(20, shrinks=False))
+
+
 def test_a_process_that_dies_takes_its_mutant_with_it_and_the_next_goes_on() -> None:
-    stranger = Mutant("not in the bank", "test", (Edit("spec.py", "", ""),), ("forward.pooled",))
+    stranger = Mutant("unheard of", "test", (Edit("no such file", "", ""),), ("no such path",))
     known = next(m for m in bank() if m.id == "an empty bag is not written")
-    task = partial(judged, terms=Terms(20, shrinks=False))
-    (first, result), (second, outcome) = work([stranger, known], 1, task)
+    (first, result), (second, outcome) = work([stranger, known], 1, judged_unless_strange)
     assert (first, result) == (stranger, Died(1))
     assert died(stranger, 1).status == "error"  # an exception of the suite's own is no kill
     assert (died(stranger, -11).status, died(stranger, -11).by) == ("killed", "crash: signal 11")
@@ -170,3 +175,9 @@ def test_ways_are_compared_on_the_same_mutants_and_the_same_time(monkeypatch: py
     assert [row[3] for row in rows] == ["1"] * len(rows)
     assert float(rows[0][4]) == pytest.approx((1 + 2 * limit) / 60, abs=0.05)
     assert [line.split(":")[0] for line in sides.only_peers()] == ["c"]
+
+
+def test_the_readme_shows_the_stored_scores() -> None:
+    readme = (tally.ROOT / "README.md").read_text().splitlines()
+    assert set(tally.summary(tally.stored().values())) <= set(readme)
+    assert set(sides.table()) <= set(readme)

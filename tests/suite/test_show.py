@@ -17,7 +17,7 @@ from corpus.case import Batch, Case, Optimizer, Sampled, Table, Values
 from corpus.lookups import entries, grouped, ranges
 from corpus.routes import look_at
 from corpus.show import describe
-from corpus.store import StoredCase, save, stored_cases
+from corpus.store import StoredCase, save, stored_cases, to_json
 from corpus.strips import MOST_BOXES, strip
 from oracles.kernels import run_lengths
 from strategies.cases import cases
@@ -171,8 +171,10 @@ def test_what_is_no_case_ends_in_2(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "no cases in" in capsys.readouterr().err
 
     (tmp_path / "bad.json").write_text("{")
-    save(change(offsets_edits=((99, 0),)), "an edit behind the last offset", tmp_path, "edit")
-    save(change(features=(((2**70,),),) * 3), "an id that int64 does not hold", tmp_path, "id")
+    edited = to_json(change(offsets_edits=((2, 77),)), "an edit behind the last offset")
+    (tmp_path / "edit.json").write_text(edited.replace("[[2, 77]]", "[[99, 77]]"))
+    large = to_json(change(features=(((77,),),) * 3), "an id that int64 does not hold")
+    (tmp_path / "id.json").write_text(large.replace("77", str(2**70)))
     save(BASE, "the one good case", tmp_path, "good")
     assert main(["show", str(tmp_path)]) == 2
     text = capsys.readouterr().out
