@@ -192,6 +192,15 @@ def test_the_two_ways_agree_and_a_misread_rule_does_not(
         step(w, Interval.point(g), g, state, 0.3, given, iteration)
 
 
+def test_a_gradient_that_fp32_rounds_is_no_disagreement_where_terms_cancel() -> None:
+    """g + 0.1 * w is -5.71e-7, and -5.78e-7 with g rounded to fp32, as a gradient of MEAN is."""
+    w, g = torch.tensor([[-1.7745592594146729]]).double(), torch.tensor([[0.17745535714285712]], dtype=torch.float64)
+    given = Optimizer("LARS_SGD", 1.0, weight_decay=0.1, eta=0.001, momentum=0.5)
+    state = {"momentum1": torch.zeros(1, 1, dtype=torch.float64)}
+    after = step(w, Interval.point(g.float()), g, state, 1.0, given)
+    assert float(after.state["momentum1"].hi) < -5.77e-7 * 0.001 * 1.77 / 0.36
+
+
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name.endswith(("ADAM", "LAMB"))])
 def test_a_wrong_iteration_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     w, g = rows(4, 8)
