@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -98,8 +99,7 @@ class TbeKernels:
                 trace.paths[path] += 1
 
         guard = GuardZones()
-        # The interpreter computes in numpy, which warns of the infinities and NaNs that a case may hold.
-        with guard, self.package.observe.observing(count), np.errstate(all="ignore"), self._watching(case, device):
+        with guard, self.package.observe.observing(count), _silent_numpy(), self._watching(case, device):
             run = Run(self.package, case, routing, device)
             run.go(trace)
         trace.damage += guard.damage()
@@ -204,6 +204,14 @@ def run_lengths(case: Case, batch: int) -> list[int]:
         )
         lengths += np.unique(ids[ids >= 0], return_counts=True)[1].tolist()
     return lengths
+
+
+@contextmanager
+def _silent_numpy() -> Iterator[None]:
+    """The interpreter computes in numpy, which warns of the infinities and NaNs that a case may hold."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "All-NaN", RuntimeWarning)
+        yield
 
 
 class Run:

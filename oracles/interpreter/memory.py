@@ -78,6 +78,7 @@ def _hook_loads(builder: Any) -> None:
         return masked_load(ptrs, _all_lanes(shape), other, *rest)
 
     def masked_load(ptrs: Any, mask: Any, *rest: Any) -> Any:
+        mask = _truth(mask)
         check("load", ptrs, mask.data)
         if launch.watcher is None:
             return plain_load(ptrs, mask, *rest)
@@ -93,6 +94,7 @@ def _hook_stores(builder: Any) -> None:
         return masked_store(ptrs, value, _all_lanes(ptrs.data.shape), *rest)
 
     def masked_store(ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        mask = _truth(mask)
         check("store", ptrs, mask.data)
         if launch.watcher is None:
             return plain_store(ptrs, value, mask, *rest)
@@ -107,6 +109,7 @@ def _hook_atomics(builder: Any) -> None:
     adds = (ir.ATOMIC_OP.ADD, ir.ATOMIC_OP.FADD)
 
     def rmw(operation: Any, ptrs: Any, value: Any, mask: Any, sem: Any, scope: Any) -> Any:
+        mask = _truth(mask)
         check("atomic", ptrs, mask.data)
         if launch.watcher is None:
             return plain_rmw(operation, ptrs, value, mask, sem, scope)
@@ -128,6 +131,11 @@ def _hook_atomics(builder: Any) -> None:
         return launch.watcher.atomic(ptrs, everywhere, order_of(sem, scope), False, all_of_them)
 
     builder.create_atomic_rmw, builder.create_atomic_cas = rmw, cas
+
+
+def _truth(mask: Any) -> Any:
+    """The mask as booleans: of a block and a scalar, Triton's `&` makes int32, which it then takes for no mask."""
+    return mask if mask.data.dtype == bool else _lanes(mask.data != 0)
 
 
 def _lanes(mask: np.ndarray) -> Any:

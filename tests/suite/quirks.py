@@ -79,6 +79,19 @@ def int32_overflow_is_told() -> bool:
     return False  # it came this far in silence
 
 
+@triton.jit
+def mask_kernel(out, x, wanted, SHAPE: tl.constexpr):
+    at = tl.arange(0, SHAPE)
+    live = (at < 1) & (tl.load(wanted) != 0)
+    tl.store(out + at, tl.load(x + at, mask=live, other=0))
+
+
+def a_block_and_a_scalar_make_a_mask() -> bool:
+    x, out = torch.ones(2), torch.zeros(2)
+    mask_kernel[(1,)](out, x, torch.ones(1, dtype=torch.int32), 2)
+    return bool(out.tolist() == [1, 0])
+
+
 QUIRKS = (
     bf16_cast_rounds,
     fp64_to_bf16_keeps_the_value,
@@ -86,6 +99,7 @@ QUIRKS = (
     bf16_atomic_adds,
     masked_lanes_are_not_zero,
     int32_overflow_is_told,
+    a_block_and_a_scalar_make_a_mask,
 )
 
 
