@@ -144,7 +144,7 @@ def test_a_quicker_interpreter_gives_the_same_bits() -> None:
 
 
 def test_what_numpy_warns_of_is_no_finding() -> None:
-    """The largest of nothing but NaN, as lanes of a bag without a lookup are here; pytest makes the warning an error."""
+    """The largest of nothing but NaN, as lanes of an empty bag are; pytest makes the warning an error."""
     bags = ((), (0,))
     case = Case(
         (Table(1, 16),),
