@@ -9,7 +9,7 @@ from tests.mutants.peers import PEERS
 from tests.mutants.score import UNAIMED, Outcome
 
 #: CPU seconds for each mutant.
-SECONDS = 3.0
+SECONDS = 2.0
 AIMED, NOT_AIMED = "ours, on the paths of the changed file", "ours, on all paths in turn"
 
 
