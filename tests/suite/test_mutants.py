@@ -166,8 +166,8 @@ def test_ways_are_compared_on_the_same_mutants_and_the_same_time(monkeypatch: py
     alive, limit = Outcome("", "test", "f.py", "alive", "", 9, sides.SECONDS), sides.SECONDS
     scores = {
         "": {"a": killed(1), "b": killed(limit + 1), "c": alive, "not measured by all": killed(1)},
-        "unaimed": {"a": killed(2), "b": alive, "c": alive},
-        **{name: {"a": alive, "b": alive, "c": killed(3)} for name in PEERS},
+        "unaimed": {"a": killed(limit), "b": alive, "c": alive},
+        **{name: {"a": alive, "b": alive, "c": killed(0.5)} for name in PEERS},
     }
     monkeypatch.setattr(tally, "stored", lambda peer="": scores[peer])
     rows = [line.split(" | ") for line in sides.table()[2:]]
