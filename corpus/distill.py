@@ -106,15 +106,14 @@ def distill(given: Namespace) -> int:
 
 def _distilled(missed: Sequence[Mutant], found: Mapping[str, str], jobs: int, room: int) -> list[Candidate]:
     """The fewest small cases, out of those found, that see these mutants; and as far as there is room, others that see
-    them once more: a corpus that sees each mutant in one way only is good for little but these mutants."""
+    them once more, and again: a corpus that sees each mutant in one way only is good for little but these mutants."""
     candidates = {c.name: c for text in found.values() if text for c in [_candidate("", from_json(text)[0])]}
     fails = _seen(missed, list(candidates.values()), jobs)
     sizes = {name: sum(size(c.case)) for name, c in candidates.items()}
-    first = cover(fails, sizes)
-    second = cover({mutant: cases - first.keys() for mutant, cases in fails.items()}, sizes)
-    by_id = {m.id: m for m in missed}
-    chosen = [*first.items(), *second.items()][:room]
-    groups = [Group(candidates[case].case, tuple(by_id[name] for name in names)) for case, names in chosen]
+    by_id, chosen = {m.id: m for m in missed}, dict[str, list[str]]()
+    while len(chosen) < room and (more := cover({m: cases - chosen.keys() for m, cases in fails.items()}, sizes)):
+        chosen |= more
+    groups = [Group(candidates[case].case, tuple(by_id[m] for m in names)) for case, names in chosen.items()][:room]
     cases = {case for _, case in _each(groups, jobs, small) if case is not None}
     return [_candidate("", case) for case in sorted(cases, key=case_id)]
 
