@@ -16,7 +16,7 @@ from torch import Tensor
 
 from corpus.case import Optimizer
 from oracles import optimizer_rules as rules
-from oracles.interval import Interval
+from oracles.interval import Interval, round_to
 from oracles.optimizer_rules import State, Step, Taken, fp32
 from oracles.real_optimizers import AdamFamily, LarsSgd, NoStep, RowwiseAdagrad
 
@@ -107,15 +107,15 @@ class OracleError(AssertionError):
 def step(w: Tensor, g: Interval, center: Tensor, state: State, lr: float, given: Optimizer, iteration: int = 1) -> Step:
     """The rows `w` and their `state` (fp64 `[rows, D]`, `[rows]`) after one step with gradient `g` around `center`.
 
-    `iteration`: backward calls, this one included. Raises OracleError if the real optimizer's result at `center` lies
-    outside what the interval rule allows.
+    `iteration`: backward calls, this one included. Raises OracleError if `center` is no such gradient, or if the real
+    optimizer's result at `center` lies outside what the interval rule allows.
     """
     rule = RULES[given.name].interval
     result = rule(Taken(w, g, state, lr, given, iteration))
+    _agree("gradient", g, round_to(center, torch.float32), center)
     # In fp64 the gradient need not be one of those that fp32 may give, and where terms cancel that shows.
-    hull = Interval(torch.fmin(g.lo, center), torch.fmax(g.hi, center))
-    inside = torch.equal(hull.lo, g.lo) and torch.equal(hull.hi, g.hi)
-    allowed = result if inside else rule(Taken(w, hull, state, lr, given, iteration))
+    both = g.union(Interval.point(center))
+    allowed = result if g.admits(center).all() else rule(Taken(w, both, state, lr, given, iteration))
     weights, after = real_step(w, center, state, lr, given, iteration)
     _agree("weights", allowed.weights, weights, w)
     for name, value in after.items():
@@ -132,6 +132,6 @@ def _agree(name: str, allowed: Interval, real: Tensor, before: Tensor) -> None:
     if bad.any():
         place = tuple(int(i) for i in bad.nonzero()[0])
         raise OracleError(
-            f"{name}{list(place)}: the real optimizer gives {float(real[place])!r}, the interval rule "
+            f"{name}{list(place)}: the real optimizer has {float(real[place])!r}, the interval rule "
             f"[{float(allowed.lo[place])!r}, {float(allowed.hi[place])!r}]"
         )
