@@ -208,18 +208,20 @@ def samples_of(feature: tuple[Bag, ...] | Sampled) -> int:
     return feature.samples if isinstance(feature, Sampled) else len(feature)
 
 
+def pairs(bag: Bag) -> Iterator[tuple[int, int]]:
+    """Each entry of a bag as (id, how often in a row)."""
+    return (entry if isinstance(entry, tuple) else (entry, 1) for entry in bag)
+
+
 def expand(bag: Bag) -> Iterator[int]:
     """The ids of a bag, one for each lookup."""
-    for entry in bag:
-        if isinstance(entry, tuple):
-            yield from [entry[0]] * entry[1]
-        else:
-            yield entry
+    for i, repeat in pairs(bag):
+        yield from [i] * repeat
 
 
 def bag_length(bag: Bag) -> int:
     """Lookups of a bag."""
-    return sum(entry[1] if isinstance(entry, tuple) else 1 for entry in bag)
+    return sum(repeat for _, repeat in pairs(bag))
 
 
 def _problems(case: Case) -> Iterator[str]:
@@ -248,13 +250,21 @@ def _problems(case: Case) -> Iterator[str]:
     if not case.feature_table_map or any(not 0 <= t < len(case.tables) for t in case.feature_table_map):
         yield f"feature_table_map: expected tables from 0 to {len(case.tables) - 1}, got {case.feature_table_map}"
     numbers = {"int32": range(-(2**31), 2**31), "int64": range(-(2**63), 2**63)}
-    ids, values = numbers[case.indices_dtype], numbers[case.offsets_dtype]
+    ids, offsets = numbers[case.indices_dtype], numbers[case.offsets_dtype]
     for k, batch in enumerate(case.batches):
         bags = sum(map(samples_of, batch.features))
-        if any(not 0 <= place <= bags or value not in values for place, value in batch.offsets_edits):
-            yield f"batches[{k}].offsets_edits: expected places from 0 to {bags}, values of {case.offsets_dtype}"
-        if any(i not in ids or repeat < 0 for i, repeat in _entries(batch)):
-            yield f"batches[{k}].features: expected ids of {case.indices_dtype}, repeated at least 0 times"
+        for place, offset in batch.offsets_edits:
+            if not 0 <= place <= bags or offset not in offsets:
+                yield (
+                    f"batches[{k}].offsets_edits: expected places from 0 to {bags} and values of {case.offsets_dtype}, "
+                    f"got {(place, offset)}"
+                )
+        for i, repeat in _lookups(batch):
+            if i not in ids or repeat < 0:
+                yield (
+                    f"batches[{k}].features: expected ids of {case.indices_dtype}, each at least 0 times in a row, "
+                    f"got {(i, repeat)}"
+                )
         if len(batch.features) != case.num_features:
             yield f"batches[{k}].features: expected {case.num_features}, got {len(batch.features)}"
         if batch.feature_requires_grad and len(batch.feature_requires_grad) != case.num_features:
@@ -285,17 +295,17 @@ def _problems(case: Case) -> Iterator[str]:
         yield "tables: pooling_mode NONE needs one dim for all features"
 
 
-def _entries(batch: Batch) -> Iterator[tuple[int, int]]:
-    """Each id that a batch spells out, and how often it stands there in a row."""
+def _lookups(batch: Batch) -> Iterator[tuple[int, int]]:
+    """The entries of all bags that a batch spells out."""
     for bags in batch.features:
         for bag in () if isinstance(bags, Sampled) else bags:
-            yield from (entry if isinstance(entry, tuple) else (entry, 1) for entry in bag)
+            yield from pairs(bag)
 
 
 def _has_bad_ids(case: Case, batch: Batch) -> bool:
     for table, bags in zip(case.feature_table_map, batch.features, strict=False):
         rows = case.tables[table].rows
         for bag in () if isinstance(bags, Sampled) else bags:
-            if any(not -1 <= (e[0] if isinstance(e, tuple) else e) < rows for e in bag):
+            if any(not -1 <= i < rows for i, _ in pairs(bag)):
                 return True
     return False

@@ -1,8 +1,8 @@
 """Distils the corpus: the cases written by hand, and the fewest others that see what those miss.
 
-`python -m tests.mutants` keeps a failing case of each mutant as it was drawn, so rich that it fails on many
-others too. Among those of the mutants that no case written by hand sees, a cover is chosen; each case of it is made as
-small as it gets while it fails on every mutant that it was chosen for. They replace what was distilled before.
+`python -m tests.mutants` keeps a failing case of each mutant as it was drawn, so rich that it fails on many others too.
+Among those of the mutants that no case written by hand sees, a cover is chosen; each case of it is made as small as it
+gets while it fails on every mutant that it was chosen for. They replace what was distilled before.
 
 With `--half SEED` that is done with a random half of the mutants; nothing is stored, and what counts is how many of the
 other half are seen. A face like `__main__`.
@@ -10,6 +10,7 @@ other half are seen. A face like `__main__`.
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import sys
@@ -17,6 +18,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from corpus.case import Case
@@ -81,16 +83,19 @@ def distill(given: Namespace) -> int:
         random.Random(given.half).shuffle(mutants)
         mutants, others = mutants[: len(mutants) // 2], mutants[len(mutants) // 2 :]
     stored = list(stored_cases())
-    by_hand = [_candidate(one.id, one.case) for one in stored if not one.note.startswith(DISTILLED)]
+    by_hand = [_candidate(one.case, one.id) for one in stored if not one.note.startswith(DISTILLED)]
     seen = _seen(mutants, by_hand, given.jobs)
     _say(f"{len(by_hand)} cases written by hand", seen)
     missed = [m for m in mutants if not seen[m.id]]
-    new = _distilled(missed, {m.id: outcomes[m.id].case for m in missed}, given.jobs, MOST_CASES - len(by_hand))
+    found = [from_json(outcomes[m.id].case)[0] for m in missed if outcomes[m.id].case]
+    new = _distilled(missed, found, given.jobs, MOST_CASES - len(by_hand))
     cases = [*by_hand, *new]
     if others:
         seen = _seen(others, cases, given.jobs)
     else:
         seen |= _seen(missed, new, given.jobs)
+        new = [c for c in new if any(c.name in names for names in seen.values())]
+        cases = [*by_hand, *new]
     # Replay runs a case on every routing.
     seen |= _seen([m for m in others or mutants if not seen[m.id]], cases, given.jobs, "all")
     killed = _say(f"{len(cases)} cases{', of the other half' if others else ''}", seen)
@@ -104,10 +109,10 @@ def distill(given: Namespace) -> int:
     return int(len(cases) > MOST_CASES or bool(lost))
 
 
-def _distilled(missed: Sequence[Mutant], found: Mapping[str, str], jobs: int, room: int) -> list[Candidate]:
+def _distilled(missed: Sequence[Mutant], found: Sequence[Case], jobs: int, room: int) -> list[Candidate]:
     """The fewest small cases, out of those found, that see these mutants; and as far as there is room, others that see
     them once more, and again: a corpus that sees each mutant in one way only is good for little but these mutants."""
-    candidates = {c.name: c for text in found.values() if text for c in [_candidate("", from_json(text)[0])]}
+    candidates = {case_id(case): _candidate(case, case_id(case)) for case in found}
     fails = _seen(missed, list(candidates.values()), jobs)
     sizes = {name: sum(size(c.case)) for name, c in candidates.items()}
     by_id, chosen = {m.id: m for m in missed}, dict[str, list[str]]()
@@ -115,7 +120,7 @@ def _distilled(missed: Sequence[Mutant], found: Mapping[str, str], jobs: int, ro
         chosen |= more
     groups = [Group(candidates[case].case, tuple(by_id[m] for m in names)) for case, names in chosen.items()][:room]
     cases = {case for _, case in _each(groups, jobs, small) if case is not None}
-    return [_candidate("", case) for case in sorted(cases, key=case_id)]
+    return [_candidate(case, case_id(case)) for case in sorted(cases, key=case_id)]
 
 
 def small(group: Group) -> Case | None:
@@ -156,8 +161,8 @@ def _each(items: Sequence[Item], jobs: int, task: Callable[[Item], Any]) -> Iter
         yield item, None if isinstance(result, Died) else result
 
 
-def _candidate(name: str, case: Case) -> Candidate:
-    return Candidate(name or case_id(case), case, frozenset(check(case, IMPLEMENTATION, CPU, "own").paths))
+def _candidate(case: Case, name: str) -> Candidate:
+    return Candidate(name, case, frozenset(check(case, IMPLEMENTATION, CPU, "own").paths))
 
 
 def _say(what: str, seen: Seen) -> int:
@@ -173,14 +178,14 @@ def _store(new: Sequence[Candidate], seen: Seen, stored: Sequence[StoredCase], m
             one.path.unlink()
     for candidate in new:
         guards = sorted((m for m in mutants if candidate.name in seen[m]), key=lambda m: mutants[m].operator != BY_HAND)
-        name = _readable(mutants[guards[0]])
-        same = len(list(CASES.glob(f"{name}*.json")))
         more = f" and {len(guards) - 2} more" if len(guards) > 2 else ""
         note = f"{DISTILLED} Sees {'; '.join(guards[:2])}{more}"
-        print(f"new: {save(candidate.case, note, CASES, name + (f'-{same + 1}' if same else ''))}")
+        print(f"new: {save(candidate.case, note, CASES, free_name(mutants[guards[0]], CASES))}")
 
 
-def _readable(mutant: Mutant) -> str:
-    """A file's name."""
+def free_name(mutant: Mutant, directory: Path) -> str:
+    """A readable name that no file of the directory has."""
     text = mutant.id if mutant.operator == BY_HAND else f"{mutant.function} {mutant.operator}"
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if not (directory / f"{name}.json").exists())

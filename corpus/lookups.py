@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from corpus.case import Bag, Case, Sampled
+from corpus.case import Bag, Case, Sampled, pairs
 
 if TYPE_CHECKING:
     from corpus.routes import Look
@@ -54,8 +54,7 @@ def batch_lines(case: Case, k: int, look: Look | None, width: int) -> Iterator[s
 
 def entries(bag: Bag) -> Iterator[tuple[int, int]]:
     """The lookups of a bag as (id, how often in a row), neighbours joined."""
-    pairs = (entry if isinstance(entry, tuple) else (entry, 1) for entry in bag)
-    for row, alike in groupby((pair for pair in pairs if pair[1] > 0), key=lambda pair: pair[0]):
+    for row, alike in groupby((pair for pair in pairs(bag) if pair[1] > 0), key=lambda pair: pair[0]):
         yield row, sum(count for _, count in alike)
 
 

@@ -21,7 +21,7 @@ from corpus.case import (
     Optimizer,
     Sampled,
     Table,
-    bag_length,
+    pairs,
     samples_of,
 )
 from strategies.bags import feature_bags
@@ -215,7 +215,7 @@ def sampled_batches(draw: st.DrawFn, *, like: Batch) -> Batch:
 
 
 def _live(bag: Bag) -> int:
-    return bag_length(tuple(e for e in bag if (e[0] if isinstance(e, tuple) else e) >= 0))
+    return sum(repeat for i, repeat in pairs(bag) if i >= 0)
 
 
 @st.composite

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 
 from corpus.case import *  # noqa: F403  (a case prints as a constructor call; this is where it is called)
 from corpus.case import Batch, Case, CaseError, Table
+from corpus.distill import MOST_CASES
 from corpus.replay import _replay_one
 from corpus.store import CASES, case_id, find, from_json, left_running, load, running, save, stored_cases, to_json
 from oracles import OURS
@@ -32,7 +33,7 @@ def test_a_case_survives_json_and_its_own_repr(case: Case) -> None:
 
 def test_stored_cases_are_few_small_and_say_why() -> None:
     stored = list(stored_cases())
-    assert 20 <= len(stored) <= 80
+    assert 20 <= len(stored) <= MOST_CASES, "`python -m corpus distill` makes room: it counts what is written by hand"
     for one in stored:
         assert len(one.note) > 20, one.path
         assert one.path.stat().st_size < 6000, one.path
@@ -141,10 +142,10 @@ def test_a_senseless_case_is_refused(changes: dict[str, object], problem: str) -
 @pytest.mark.parametrize(
     ("batch", "problem"),
     [
-        (Batch((((1, 2),),), offsets_edits=((2, 0),)), "offsets_edits: expected places from 0 to 1"),
+        (Batch((((1, 2),),), offsets_edits=((2, 0),)), r"offsets_edits: expected places from 0 to 1 .*, got \(2, 0\)"),
         (Batch((((1, 2),),), offsets_edits=((0, 2**40),)), "offsets_edits: .* values of int32"),
-        (Batch((((2**40,),),)), "features: expected ids of int32"),
-        (Batch(((((1, -3),),),)), "features: .* repeated at least 0 times"),
+        (Batch((((2**40,),),)), r"features: expected ids of int32, .* got \(1099511627776, 1\)"),
+        (Batch(((((1, -3),),),)), "features: .* at least 0 times"),
     ],
 )
 def test_a_senseless_batch_is_refused(batch: Batch, problem: str) -> None:

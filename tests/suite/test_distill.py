@@ -8,7 +8,7 @@ import pytest
 
 from corpus import power
 from corpus.case import Batch, Case, Optimizer, Table
-from corpus.distill import Candidate, Group, seen_by, small
+from corpus.distill import Candidate, Group, free_name, seen_by, small
 from corpus.store import CASES, load, save
 from oracles.report import size
 from tests.mutants.bank import bank
@@ -53,6 +53,16 @@ def test_a_case_gets_small_and_still_fails_on_every_mutant_of_its_group() -> Non
     for name in (EMPTY_BAG, NO_STEP):
         assert seen_by(mutants[name], [Candidate("both", both, frozenset())], "all") == {"both"}
     assert seen_by(mutants[NO_STEP], [Candidate("alone", alone, frozenset())], "all") == set()
+
+
+def test_a_new_case_takes_no_name_that_is_taken(tmp_path: Path) -> None:
+    mutant = next(m for m in bank() if m.id == EMPTY_BAG)
+    taken = ("an-empty-bag-is-not-written-2", "an-empty-bag-is-not-written-elsewhere")
+    for name in taken:
+        (tmp_path / f"{name}.json").touch()
+    assert free_name(mutant, tmp_path) == "an-empty-bag-is-not-written"
+    (tmp_path / "an-empty-bag-is-not-written.json").touch()
+    assert free_name(mutant, tmp_path) == "an-empty-bag-is-not-written-3"
 
 
 def test_the_kept_score_says_when_the_corpus_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
