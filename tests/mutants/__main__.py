@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--budget", type=int, default=500, help="examples for each mutant (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=math.inf, help="CPU seconds for each (default: no bound)")
     parser.add_argument(
-        "--peer", default="", choices=("", *PEER_NAMES), help="measure the way of a peer instead of ours"
+        "--peer", default="", choices=("", *PEER_NAMES), help="measure a peer's way, or ours on all paths"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one a core)")
     parser.add_argument("--outcomes", type=Path, help="where they are kept (default: in .mutants, by code and terms)")

@@ -24,8 +24,8 @@ def work(items: Sequence[Item], jobs: int, task: Callable[[Item], Any]) -> Itera
     crew = [Member(task) for _ in range(min(jobs, len(waiting)))]
     for member in crew:
         member.take(waiting.pop())
-    while any(member.busy for member in crew):
-        busy: dict[Any, Member[Item]] = {member.connection: member for member in crew if member.busy}
+    while any(member.item for member in crew):
+        busy: dict[Any, Member[Item]] = {member.connection: member for member in crew if member.item}
         for connection in wait(list(busy)):
             member = busy[connection]
             yield member.result()
@@ -40,12 +40,8 @@ class Member(Generic[Item]):
 
     def __init__(self, task: Callable[[Item], Any]) -> None:
         self.task = task
-        self.items: list[Item] = []
+        self.item: Item | None = None
         self._start()
-
-    @property
-    def busy(self) -> bool:
-        return bool(self.items)
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -55,12 +51,13 @@ class Member(Generic[Item]):
         theirs.close()
 
     def take(self, item: Item) -> None:
-        self.items.append(item)
+        self.item = item
         self.connection.send(item)
 
     def result(self) -> tuple[Item, Any]:
         """The item, and what became of it."""
-        item = self.items.pop()
+        item, self.item = self.item, None
+        assert item is not None
         try:
             return item, self.connection.recv()
         except EOFError:

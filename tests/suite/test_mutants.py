@@ -177,6 +177,15 @@ def test_ways_are_compared_on_the_same_mutants_and_the_same_time(monkeypatch: py
     assert [line.split(":")[0] for line in sides.only_peers()] == ["c"]
 
 
+def test_ours_is_ahead_of_every_peer() -> None:
+    ways = sides.sides()
+    assert all(len(outcomes) >= 150 for outcomes in ways.values())
+    kills = {name: sum(map(sides.killed, outcomes.values())) for name, outcomes in ways.items()}
+    ours = [kills.pop(sides.AIMED), kills.pop(sides.NOT_AIMED)]
+    assert len(kills) == len(PEERS)
+    assert min(ours) > max(kills.values())
+
+
 def test_the_readme_shows_the_stored_scores() -> None:
     readme = (tally.ROOT / "README.md").read_text().splitlines()
     assert set(tally.summary(tally.stored().values())) <= set(readme)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from oracles.kernels import COMPILE_TIME_TURNS, FORWARD_KNOBS, RUN_TIME_TURNS
 from tbe_kernels.config import MENUS, KernelConfig
 from tbe_kernels.paths import PATHS
 from tbe_kernels.reach import jit_functions, rows, unreachable
@@ -25,6 +26,12 @@ def test_rows_are_named_once_and_need_what_exists() -> None:
     for path in PATHS:
         for knob, values in path.needs.knobs.items():
             assert set(values) <= set(MENUS[knob] or ()), (path.name, knob)
+
+
+def test_knobs_that_take_turns_exist() -> None:
+    turns = {**RUN_TIME_TURNS, **COMPILE_TIME_TURNS}
+    assert turns.keys() <= MENUS.keys()
+    assert turns.keys() >= FORWARD_KNOBS
 
 
 def test_every_knob_has_a_menu_and_takes_its_values() -> None:

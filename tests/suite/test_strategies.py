@@ -94,10 +94,13 @@ def integers_after_loading(directory: Path, monkeypatch: pytest.MonkeyPatch, *co
     return drawn
 
 
-def test_examples_do_not_depend_on_what_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_do_not_depend_on_what_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     constants = tuple(range(3**30, 3**30 + 300))
     assert not integers_after_loading(tmp_path, monkeypatch, *constants) & set(constants)
     monkeypatch.setattr(providers, independent.CONSTANTS, independent.READING)
+    request.addfinalizer(providers.CONSTANTS_CACHE.cache.clear)
     assert integers_after_loading(tmp_path, monkeypatch, *constants) & set(constants)
 
 
