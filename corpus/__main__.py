@@ -24,7 +24,12 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("cases", nargs="*", metavar="PATH|ID", help="files, folders or names; default: corpus/cases")
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     command.add_argument("--impl", default=OURS, metavar="MODULE:ATTRIBUTE")
-    command.add_argument("--sweep", choices=("own", "some", "all"), default="all", help="which routings to run")
+    command.add_argument(
+        "--sweep",
+        choices=("own", "some", "all", "raced"),
+        default="all",
+        help="which routings to run; raced: the own one, under the race detector, as all does in the end",
+    )
     command.add_argument("--relation", metavar="NAME", help="run a relation of oracles.metamorphic, not the reference")
     command.add_argument("--jobs", type=int, help="processes (default: one a core on a CPU, one on a GPU)")
     shown = commands.add_parser("show", help="say what is in stored cases: bags, runs and which way they go, settings")

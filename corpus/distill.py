@@ -25,11 +25,11 @@ from corpus.case import Case
 from corpus.power import keep
 from corpus.reduce import reduce
 from corpus.store import CASES, StoredCase, case_id, from_json, save, stored_cases
-from oracles.check import check
+from oracles.check import Verdict, check
 from oracles.kernels import IMPLEMENTATION
 from oracles.report import size
 from tbe_kernels.paths import PATHS
-from tests.failures import kind_of
+from tests.failures import kind_of, least_sweep
 from tests.mutants import tally
 from tests.mutants.bank import BY_HAND, Mutant, Reach, bank
 from tests.mutants.cover import cover
@@ -41,6 +41,8 @@ from tests.mutants.search import CPU, Hurried
 
 #: How the note of a distilled case begins.
 DISTILLED = "Distilled."
+#: What replaying a case does, from the quickest: a mutant that one shows need not be looked at by the next.
+REPLAYED = ("own", "raced", "all")
 #: A corpus of more cases is no longer a fast gate.
 MOST_CASES = 80
 
@@ -84,20 +86,19 @@ def distill(given: Namespace) -> int:
         mutants, others = mutants[: len(mutants) // 2], mutants[len(mutants) // 2 :]
     stored = list(stored_cases())
     by_hand = [_candidate(one.case, one.id) for one in stored if not one.note.startswith(DISTILLED)]
-    seen = _seen(mutants, by_hand, given.jobs)
+    seen = _seen(mutants, by_hand, given.jobs, ("own", "raced"))
     _say(f"{len(by_hand)} cases written by hand", seen)
     missed = [m for m in mutants if not seen[m.id]]
     found = [from_json(outcomes[m.id].case)[0] for m in missed if outcomes[m.id].case]
     new = _distilled(missed, found, given.jobs, MOST_CASES - len(by_hand))
     cases = [*by_hand, *new]
     if others:
-        seen = _seen(others, cases, given.jobs)
+        seen = _seen(others, cases, given.jobs, REPLAYED)
     else:
-        seen |= _seen(missed, new, given.jobs)
+        seen |= _seen(missed, new, given.jobs, REPLAYED)
         new = [c for c in new if any(c.name in names for names in seen.values())]
         cases = [*by_hand, *new]
-    # Replay runs a case on every routing.
-    seen |= _seen([m for m in others or mutants if not seen[m.id]], cases, given.jobs, "all")
+        seen |= _seen([m for m in missed if not seen[m.id]], by_hand, given.jobs, ("all",))
     killed = _say(f"{len(cases)} cases{', of the other half' if others else ''}", seen)
     if others:
         return 0
@@ -113,7 +114,7 @@ def _distilled(missed: Sequence[Mutant], found: Sequence[Case], jobs: int, room:
     """The fewest small cases, out of those found, that see these mutants; and as far as there is room, others that see
     them once more, and again: a corpus that sees each mutant in one way only is good for little but these mutants."""
     candidates = {case_id(case): _candidate(case, case_id(case)) for case in found}
-    fails = _seen(missed, list(candidates.values()), jobs)
+    fails = _seen(missed, list(candidates.values()), jobs, ("own", "raced"))
     sizes = {name: sum(size(c.case)) for name, c in candidates.items()}
     by_id, chosen = {m.id: m for m in missed}, dict[str, list[str]]()
     while len(chosen) < room and (more := cover({m: cases - chosen.keys() for m, cases in fails.items()}, sizes)):
@@ -126,12 +127,12 @@ def _distilled(missed: Sequence[Mutant], found: Sequence[Case], jobs: int, room:
 def small(group: Group) -> Case | None:
     """The group's case, made small; None if the true kernels fail on it."""
     implementations = [Hurried(plant(*mutant.edits)) for mutant in group.mutants]
-    kinds = [kind_of(check(group.case, implementation, CPU, "own")) for implementation in implementations]
+    verdicts = [_looked(group.case, implementation) for implementation in implementations]
 
     def fails(case: Case) -> bool:
-        for implementation, kind in zip(implementations, kinds, strict=True):
-            verdict = check(case, implementation, CPU, "own")
-            if verdict.status != "failed" or kind_of(verdict) != kind:
+        for implementation, first in zip(implementations, verdicts, strict=True):
+            verdict = check(case, implementation, CPU, least_sweep(first))
+            if verdict.status != "failed" or kind_of(verdict) != kind_of(first):
                 return False
         return True
 
@@ -139,18 +140,25 @@ def small(group: Group) -> Case | None:
     return case if check(case, IMPLEMENTATION, CPU, "all").status == "passed" else None
 
 
-def seen_by(mutant: Mutant, candidates: Sequence[Candidate], sweep: str = "own") -> set[str]:
-    """The cases that fail on a mutant; on its own routing, a case is run only where the changed file has kernels."""
+def _looked(case: Case, implementation: Hurried) -> Verdict:
+    """On the case's own routing, under the race detector if nothing is wrong without."""
+    verdict = check(case, implementation, CPU, "own")
+    return verdict if verdict.status == "failed" else check(case, implementation, CPU, "raced")
+
+
+def seen_by(mutant: Mutant, candidates: Sequence[Candidate], sweeps: Sequence[str]) -> set[str]:
+    """The cases that fail on a mutant on the first of these sweeps on which any does. A case is run on its own routing
+    only where the changed file has kernels."""
     implementation, paths = Hurried(plant(*mutant.edits)), Reach().of_file(mutant.file)
-    return {
-        c.name
-        for c in candidates
-        if (sweep != "own" or c.paths & paths) and check(c.case, implementation, CPU, sweep).status == "failed"
-    }
+    seen: set[str] = set()
+    for sweep in sweeps:
+        near = [c for c in candidates if sweep == "all" or c.paths & paths]
+        seen = seen or {c.name for c in near if check(c.case, implementation, CPU, sweep).status == "failed"}
+    return seen
 
 
-def _seen(mutants: Sequence[Mutant], candidates: Sequence[Candidate], jobs: int, sweep: str = "own") -> Seen:
-    task = partial(seen_by, candidates=candidates, sweep=sweep)
+def _seen(mutants: Sequence[Mutant], candidates: Sequence[Candidate], jobs: int, sweeps: Sequence[str]) -> Seen:
+    task = partial(seen_by, candidates=candidates, sweeps=sweeps)
     return {mutant.id: seen or set() for mutant, seen in _each(mutants, jobs, task)}
 
 

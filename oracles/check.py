@@ -9,13 +9,17 @@ import dataclasses
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 
 from corpus.case import Case
 from corpus.store import case_id, running
 from corpus.tensors import ids_and_lengths, random_bits
+from oracles import interpreter
 from oracles.compare import Finding, Sharpness
 from oracles.implementation import Implementation, Routing, Trace
 from oracles.interpreter import seen
@@ -34,7 +38,8 @@ class Verdict:
     """What a check found. `status`: "passed", "failed" or "not checked" (see `reason`).
 
     `case` pins the routing that failed. `paths` counts path launches of the case's own routing, `sweep_paths` those of
-    the other routings. `sharpness` and `changed` as in `Judgement`, over all routings. `relation`: the one that was
+    the other runs. `raced`: the run that failed was one under the race detector; `met`: launches that it saw whose
+    programs meet in memory. `sharpness` and `changed` as in `Judgement`, over all runs. `relation`: the one that was
     checked instead (`oracles.metamorphic`), or "".
     """
 
@@ -47,6 +52,8 @@ class Verdict:
     sweep_paths: Counter[str] = field(default_factory=Counter)
     sharpness: dict[tuple[str, str, str, str], Sharpness] = field(default_factory=dict)
     runs: int = 0
+    raced: bool = False
+    met: int = 0
     changed: bool = False
     relation: str = ""
 
@@ -57,30 +64,53 @@ def check(
     """Run `case` on its own routing and on others, and compare each with the reference.
 
     `sweep`: "own" (the case's routing alone), "some" (and up to eight more, fewer for a large case: the next two of the
-    implementation's list, and others drawn from the case) or "all". Stops at the first routing that fails. `journal`:
-    before each run, write the case with its routing to the inbox, so that a process that is killed leaves it behind.
+    implementation's list, and others drawn from the case), "all", or "raced": its own once more, without a schedule,
+    under the race detector, which "all" ends with; where kernels are not interpreted, nothing is raced. Stops at the
+    first run that fails. `journal`: before each run, write the case with its routing to the inbox, so that a process
+    that is killed leaves it behind.
     """
     verdict = Verdict(case, implementation.name)
     reason = implementation.supports(case)
     if reason is not None:
         verdict.status, verdict.reason = "not checked", reason
         return verdict
-    with seen.remembering():
-        _run(verdict, _sweep(case, implementation, device, sweep), implementation, device, journal)
-    if sweep != "own" and verdict.status == "passed":
-        _demand_paths(case, implementation, verdict)
+    judge = Judge(case)
+    run = partial(_run, verdict, judge, implementation=implementation, device=device, journal=journal)
+    if sweep != "raced":
+        with seen.remembering():
+            run(case, _sweep(case, implementation, device, sweep))
+        if sweep != "own" and verdict.status == "passed":
+            _demand_paths(case, implementation, verdict)
+    if sweep in ("raced", "all") and device.type == "cpu" and interpreter.interpreting():
+        for backwards in (False, True):
+            if verdict.status == "passed":
+                with _racing(backwards) as watch:
+                    run(dataclasses.replace(case, schedule=()), _sweep(case, implementation, device, "own"))
+                verdict.raced, verdict.met = verdict.status == "failed", verdict.met + watch.shared
     return verdict
 
 
+def _racing(backwards: bool) -> AbstractContextManager[Any]:
+    """The race detector, in an interpreter that is ready for it."""
+    interpreter.install()
+    from oracles.interpreter import races
+
+    return races.watching(backwards)
+
+
 def _run(
-    verdict: Verdict, routings: Iterator[Routing], implementation: Implementation, device: torch.device, journal: bool
+    verdict: Verdict,
+    judge: Judge,
+    case: Case,
+    routings: Iterator[Routing],
+    implementation: Implementation,
+    device: torch.device,
+    journal: bool,
 ) -> None:
     """Run and judge one routing after the other, up to the first that fails."""
-    case = verdict.case
-    judge = Judge(case)
-    for number, routing in enumerate(routings):
+    for routing in routings:
         pinned = dataclasses.replace(case, routing=dict(routing))
-        paths = verdict.sweep_paths if number else verdict.paths
+        paths = verdict.sweep_paths if verdict.runs else verdict.paths
         with running(pinned, journal):
             trace, findings = attempt(case, implementation, routing, device)
         verdict.runs += 1

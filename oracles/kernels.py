@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
@@ -68,15 +68,10 @@ MOST_TILES = 16
 
 
 class TbeKernels:
-    """The Triton kernels of this project: the package itself, or a copy of it with a fault planted.
+    """The Triton kernels of this project: the package itself, or a copy of it with a fault planted."""
 
-    `watch`: what else watches the interpreter while a case runs, such as `oracles.interpreter.races.watching`.
-    """
-
-    def __init__(
-        self, package: ModuleType = tbe_kernels, watch: Callable[[], AbstractContextManager[Any]] = nullcontext
-    ) -> None:
-        self.package, self.watch = package, watch
+    def __init__(self, package: ModuleType = tbe_kernels) -> None:
+        self.package = package
         self.name = package.__name__
 
     def supports(self, case: Case) -> str | None:
@@ -99,19 +94,11 @@ class TbeKernels:
                 trace.paths[path] += 1
 
         guard = GuardZones()
-        with guard, self.package.observe.observing(count), _silent_numpy(), self._watching(case, device):
+        with guard, self.package.observe.observing(count), _silent_numpy(), _following(case, device):
             run = Run(self.package, case, routing, device)
             run.go(trace)
         trace.damage += guard.damage()
         return trace
-
-    def _watching(self, case: Case, device: torch.device) -> AbstractContextManager[Any]:
-        """Who watches the launches: whoever was asked to, or the case's schedule."""
-        if device.type != "cpu" or self.watch is not nullcontext or not case.schedule:
-            return self.watch()
-        from oracles.interpreter import schedules
-
-        return schedules.following(case.schedule)
 
     def routings(self, case: Case, device: torch.device) -> Iterator[Routing]:
         """The case's own; all runs short; all long, by every merge; then chunks of 1, 2, the longest run and one less,
@@ -204,6 +191,15 @@ def run_lengths(case: Case, batch: int) -> list[int]:
         )
         lengths += np.unique(ids[ids >= 0], return_counts=True)[1].tolist()
     return lengths
+
+
+def _following(case: Case, device: torch.device) -> AbstractContextManager[Any]:
+    """Launches follow the case's schedule, if it has one and they are interpreted."""
+    if device.type != "cpu" or not case.schedule:
+        return nullcontext()
+    from oracles.interpreter import schedules
+
+    return schedules.following(case.schedule)
 
 
 @contextmanager

@@ -22,6 +22,11 @@ def kind_of(verdict: Verdict) -> tuple[str, bool]:
     return first.raised or first.guard, first.across
 
 
+def least_sweep(verdict: Verdict) -> str:
+    """The quickest sweep that shows such a failure on the routing that failed."""
+    return "raced" if verdict.raced else "some" if verdict.findings[0].across else "own"
+
+
 def shrink(
     verdict: Verdict,
     implementation: Implementation,
@@ -35,9 +40,7 @@ def shrink(
     `kind`: what failures of one way have in common. Once `enough()`, no smaller case is looked for. `journal`: as in
     `check`.
     """
-    wanted = kind(verdict)
-    # What shows only between two routings takes more than one of them.
-    sweep = "some" if verdict.findings[0].across else "own"
+    wanted, sweep = kind(verdict), least_sweep(verdict)
 
     def again(case: Case) -> Verdict:
         if verdict.relation:

@@ -18,7 +18,7 @@ from oracles.check import Verdict, check
 from oracles.compare import Finding
 from oracles.implementation import Implementation
 from oracles.report import size
-from tests.failures import shrink
+from tests.failures import least_sweep, shrink
 from tests.fuzz.causes import Cause, cause_of, what_differs
 
 CPU = torch.device("cpu")
@@ -79,7 +79,7 @@ class Sorter:
         """The failing routing by itself, so that no other's paths are blamed; as it was, if it takes others to fail."""
         if verdict.runs == 1:
             return verdict
-        sweep = "some" if verdict.findings[0].across else "own"
+        sweep = least_sweep(verdict)
         alone = checked(verdict.case, self.implementation, sweep)
         same = alone.status == "failed" and what_differs(alone.findings[0]) == what_differs(verdict.findings[0])
         return alone if same else verdict

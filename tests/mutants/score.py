@@ -102,7 +102,7 @@ def stages(mutant: Mutant, examples: int) -> Iterator[Stage]:
     by_path = {path: aimed(path, mutant.optimizers, mutant.case) for path in mutant.paths}
     paths, meeting = list(by_path.values()), [drawn for path, drawn in by_path.items() if path in MEET]
     yield Stage("values", by_routing("own"), 20, paths)
-    yield Stage("races", raced, 30 // max(1, len(paths)), paths)
+    yield Stage("races", by_routing("raced"), 30 // max(1, len(paths)), paths)
     yield Stage("values", by_routing("own"), max(240, examples - OTHERS) // max(1, len(paths)), paths)
     yield Stage("routings", by_routing("some"), 60 // max(1, len(paths)), paths)
     yield Stage("schedules", scheduled, 40 // max(1, len(meeting)), meeting)
@@ -112,7 +112,7 @@ def stages(mutant: Mutant, examples: int) -> Iterator[Stage]:
 def stages_of(peer: str) -> Iterator[Stage]:
     """A peer has one, until its time is up; and so have we where we are not told which paths a mutant is on."""
     if peer == UNAIMED:
-        yield Stage("values", raced, 10_000, [st.one_of([cases(path=path) for path in PATHS])])
+        yield Stage("values", by_routing("raced"), 10_000, [st.one_of([cases(path=path) for path in PATHS])])
     else:
         yield Stage("values", partial(compared, PEERS[peer]), 10_000, [PEERS[peer].cases])
 
@@ -163,20 +163,11 @@ def _who(verdict: Verdict, stage: str) -> str:
 
 
 def _kept(verdict: Verdict, implementation: TbeKernels, shrinks: bool) -> dict[str, Any]:
-    """The failing case, and how small it gets, if it is to be and the fault shows in a plain run: no race, no crash."""
+    """The failing case, and how small it gets, if it is to be made small and ended in no crash."""
     kept, first = {"case": to_json(verdict.case, "")}, verdict.findings[0]
-    if not shrinks or first.raised or first.guard == "races":
+    if not shrinks or first.raised:
         return kept
     return {**kept, "size": size(shrink(verdict, Hurried(implementation.package), CPU).case)}
-
-
-def raced(case: Case, implementation: TbeKernels) -> Verdict:
-    """The check with the race detector on, programs first to last and then last to first."""
-    from oracles.interpreter import races
-
-    watched = (TbeKernels(implementation.package, partial(races.watching, backwards)) for backwards in (False, True))
-    verdict = check(case, next(watched), CPU, "own")
-    return verdict if verdict.status == "failed" else check(case, next(watched), CPU, "own")
 
 
 def scheduled(case: Case, implementation: TbeKernels) -> Verdict:

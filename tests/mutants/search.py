@@ -90,7 +90,7 @@ class Hurried(TbeKernels):
 
 
 def by_routing(sweep: str) -> Check:
-    """The check of the property suite on "own" or "some" routings."""
+    """The check of the property suite on a sweep of routings."""
     return lambda case, implementation: check(case, implementation, CPU, sweep)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from types import ModuleType
 
 import torch
@@ -35,15 +34,8 @@ def explore(case: Case, some: Iterable[tuple[int, ...]], package: ModuleType = t
     interpreter.install()
     from oracles.interpreter import schedules
 
-    @contextmanager
-    def watch() -> Iterator[None]:
-        with schedules.exploring(some) as exploration:
-            seen.append(exploration)
-            yield
-
-    seen: list[schedules.Exploration] = []
-    verdict = check(case, TbeKernels(package, watch=watch), CPU, "own")
-    done = seen[0]
+    with schedules.exploring(some) as done:
+        verdict = check(case, TbeKernels(package), CPU, "own")
     if verdict.status == "passed" and done.failing is not None:
         verdict = check(dataclasses.replace(case, schedule=done.failing), TbeKernels(package), CPU, "own")
     return Explored(verdict, done.launches, done.schedules, done.seconds, f"{done.kernel}: {done.what}")

@@ -22,7 +22,7 @@ def hunt(fault: Fault, implementation: TbeKernels, guard: str | None = None) -> 
     found = search(
         aimed(fault.path, fault.optimizers, fault.case),
         implementation,
-        by_routing("some" if fault.across else "own"),
+        by_routing("raced" if guard == "races" else "some" if fault.across else "own"),
         MOST,
         counts=lambda v: guard is None or v.findings[0].guard == guard,
     )

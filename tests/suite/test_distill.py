@@ -8,13 +8,14 @@ import pytest
 
 from corpus import power
 from corpus.case import Batch, Case, Optimizer, Table
-from corpus.distill import Candidate, Group, free_name, seen_by, small
+from corpus.distill import REPLAYED, Candidate, Group, free_name, seen_by, small
 from corpus.store import CASES, load, save
 from oracles.report import size
 from tests.mutants.bank import bank
 from tests.mutants.cover import cover
 
 EMPTY_BAG, NO_STEP = "an empty bag is not written", "the learning rate never changes"
+RACE = "the workspace is added to without atomics"
 
 
 def test_the_cover_takes_what_adds_most_and_the_smaller_of_two() -> None:
@@ -28,10 +29,10 @@ def test_a_case_sees_a_mutant_where_it_runs() -> None:
     names = ("empty-bags-and-duplicates-sum", "run-of-4096")
     cases = [load(Path(CASES) / f"{name}.json").case for name in names]
     there = [Candidate(n, c, frozenset({"forward.pooled"})) for n, c in zip(names, cases, strict=True)]
-    assert seen_by(mutant, there) == {"empty-bags-and-duplicates-sum"}
+    assert seen_by(mutant, there, ("own",)) == {"empty-bags-and-duplicates-sum"}
     elsewhere = [Candidate(n, c, frozenset({"check.offsets"})) for n, c in zip(names, cases, strict=True)]
-    assert seen_by(mutant, elsewhere) == set()
-    assert seen_by(mutant, elsewhere[:1], "all") == {"empty-bags-and-duplicates-sum"}
+    assert seen_by(mutant, elsewhere, ("own", "raced")) == set()
+    assert seen_by(mutant, elsewhere[:1], ("own", "all")) == {"empty-bags-and-duplicates-sum"}
 
 
 def test_a_case_gets_small_and_still_fails_on_every_mutant_of_its_group() -> None:
@@ -51,8 +52,22 @@ def test_a_case_gets_small_and_still_fails_on_every_mutant_of_its_group() -> Non
     assert both is not None
     assert size(alone) < size(both) < size(case)
     for name in (EMPTY_BAG, NO_STEP):
-        assert seen_by(mutants[name], [Candidate("both", both, frozenset())], "all") == {"both"}
-    assert seen_by(mutants[NO_STEP], [Candidate("alone", alone, frozenset())], "all") == set()
+        assert seen_by(mutants[name], [Candidate("both", both, frozenset())], ("all",)) == {"both"}
+    assert seen_by(mutants[NO_STEP], [Candidate("alone", alone, frozenset())], ("all",)) == set()
+
+
+def test_what_only_the_race_detector_sees_is_distilled_too() -> None:
+    mutant = next(m for m in bank() if m.id == RACE)
+    path = "backward.long_run.atomic"
+    knobs = {"long_run_threshold": 1, "chunk_size": 1, "long_run_merge": "atomic"}
+    bags = ((0, 1, 2), (0, 1), ())
+    case = Case((Table(5, 3),), (0,), (Batch((bags,)),), (0, 0), routing=knobs)
+    least = small(Group(case, (mutant,)))
+    assert least is not None
+    assert size(least) == (1, 1, 2)
+    candidates = [Candidate("least", least, frozenset({path}))]
+    assert seen_by(mutant, candidates, ("own",)) == set()
+    assert seen_by(mutant, candidates, REPLAYED) == {"least"}
 
 
 def test_a_new_case_takes_no_name_that_is_taken(tmp_path: Path) -> None:

@@ -7,13 +7,17 @@ import torch
 import triton
 import triton.language as tl
 
+from corpus.case import Batch, Case, Table
 from oracles import interpreter
+from oracles.check import check
 from oracles.interpreter.findings import GuardError
 from oracles.interpreter.order import Order, knows
-from oracles.kernels import TbeKernels
+from oracles.kernels import IMPLEMENTATION, TbeKernels
+from tests.failures import shrink
 from tests.mutants.fault import Fault
 from tests.mutants.guarded import COUNTDOWN, RACES
 from tests.mutants.plant import plant
+from tests.mutants.search import CPU
 from tests.suite.hunt import hunt
 
 pytestmark = pytest.mark.skipif(not interpreter.interpreting(), reason="about the interpreter; needs --device cpu")
@@ -159,6 +163,19 @@ def test_clocks_know_what_a_barrier_and_a_release_made_known() -> None:
 @pytest.mark.parametrize("fault", [*RACES, *COUNTDOWN], ids=lambda fault: fault.name.replace(" ", "-"))
 def test_fault_is_seen_and_shrinks(fault: Fault) -> None:
     interpreter.install()
-    from oracles.interpreter import races
+    hunt(fault, TbeKernels(plant(*fault.edits)), guard="races")
 
-    hunt(fault, TbeKernels(plant(*fault.edits), watch=races.watching), guard="races")
+
+def test_the_whole_sweep_ends_with_the_race_detector() -> None:
+    """So a race that was stored is seen again when it is replayed; a schedule of the case is left aside."""
+    planted = TbeKernels(plant(*RACES[0].edits))
+    two_chunks = {"long_run_threshold": 1, "chunk_size": 1, "long_run_merge": "atomic"}
+    batch = Batch((((0,), (0,)),))
+    case = Case((Table(1, 1),), (0,), (batch,), (0, 0), routing=two_chunks, schedule=(1, 0))
+    alone, whole = (check(case, planted, CPU, sweep) for sweep in ("own", "all"))
+    assert (alone.status, whole.status, whole.findings[0].guard) == ("passed", "failed", "races")
+    assert whole.raced
+    assert whole.met
+    assert check(shrink(whole, planted, CPU).case, planted, CPU, "raced").status == "failed"
+    true = check(case, IMPLEMENTATION, CPU, "raced")
+    assert (true.status, true.raced, true.runs) == ("passed", False, 2)
