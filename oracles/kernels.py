@@ -120,6 +120,9 @@ class TbeKernels:
             counted = COUNTED if device.type == "cpu" else COUNTED[:1]
             changes[2:2] = [{"small_table": "always", "backward_from_counts": True, **knobs} for knobs in counted]
         lookups = max(len(ids_and_lengths(case, k)[0]) for k in set(case.order))
+        others = dict(case.routing)  # what the other routings start from
+        if others.get("chunk_size", small) < small:
+            others["chunk_size"] = small
         widest = max(case.tables[t].dim for t in case.feature_table_map)
         power = self.package.spec.next_power_of_two
         gather = min(32, power(max(1, lookups // MOST_PIECES)))
@@ -134,7 +137,7 @@ class TbeKernels:
             turn = {knob: values[places[knob] % len(values)] for knob, values in turns.items()} if number else {}
             for knob in turn.keys() & least.keys():
                 turn[knob] = max(turn[knob], least[knob])
-            routing = {**case.routing, **turn, **change}
+            routing = {**others, **turn, **change} if number else case.routing
             if routing not in seen:
                 seen.append(routing)
                 yield routing

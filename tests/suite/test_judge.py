@@ -15,6 +15,7 @@ from oracles.check import check
 from oracles.contract import Refusal
 from oracles.implementation import Backward, Forward, Routing, Trace
 from oracles.interval import neighbours
+from oracles.kernels import TbeKernels
 from oracles.torch_reference import IMPLEMENTATION, TorchReference
 from strategies.cases import cases
 
@@ -290,3 +291,11 @@ def test_a_sweep_that_never_ran_its_path_fails() -> None:
 @given(case=cases())
 def test_the_reference_passes_its_own_judge(case: Case) -> None:
     assert check(case, IMPLEMENTATION, CPU).findings == []
+
+
+def test_a_sweep_cuts_no_run_into_many_pieces() -> None:
+    """But for the case's own: two thousand chunks of a lookup each, on thirty routings, cost half a minute."""
+    case = Case((Table(5, 2),), (0,), (Batch(((((3, 2048),),),)),), (0, 0), routing={"chunk_size": 1})
+    own, *others = TbeKernels().routings(case, CPU)
+    assert own == case.routing
+    assert {routing["chunk_size"] for routing in others} == {64, 128, 2047, 2048}
