@@ -14,6 +14,10 @@ from torch import Tensor
 from oracles.pieces import Pieces
 from oracles.tolerance import PRODUCT_PRECISION, grid
 
+#: Optimizers that add up, over a row, the squares of its gradients; and those that add up what has been rounded.
+OF_SQUARES = ("EXACT_ROWWISE_ADAGRAD", "PARTIAL_ROWWISE_ADAM")
+OF_NORMS = ("LAMB", "PARTIAL_ROWWISE_LAMB", "LARS_SGD")
+
 
 def exact(terms: int, *factors: Tensor) -> bool:
     """Whether every sum of at most `terms` products, of one number of each of `factors`, is exact in any order.
@@ -63,6 +67,17 @@ class Exactness:
     def row_gradients(self, number: int) -> bool:
         """Whether the sums of gradients by row are."""
         return exact(self._longest_run(number), *self._gradient(number))
+
+    def columns(self, number: int) -> bool:
+        """Whether what a step adds up over the columns of a row is, if it adds up anything."""
+        given = self.case.optimizer
+        if given.name in OF_NORMS or given.max_norm or (given.name in OF_SQUARES and given.weight_decay_mode == "L2"):
+            return False
+        if given.name not in OF_SQUARES:
+            return True
+        largest, step = _sizes(*self._gradient(number))
+        widest, longest = max(table.dim for table in self.case.tables), self._longest_run(number)
+        return widest * (longest * largest) ** 2 <= 2.0**PRODUCT_PRECISION * step**2
 
     def changes(self) -> bool:
         """Whether EXACT_SGD is exact on fp32 weights over all backwards, in whatever parts they are taken."""

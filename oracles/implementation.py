@@ -81,8 +81,8 @@ class Implementation(Protocol):
     """A table-batched embedding under test, or one to test against.
 
     Two more methods are asked if they are there. `describe_run(case, routing, length)`: which way a run of so many
-    lookups goes, for reports. `repeats(case, routing, device)`: whether sums are added up in an order that ids, offsets
-    and routing alone decide; then `oracles.metamorphic` compares inexact ones bit for bit as well, where it can.
+    lookups goes, for reports. `repeats(case, routing, device)`: whether the same run adds up in the same order every
+    time; then `oracles.metamorphic` compares sums that are not exact bit for bit as well, where it can.
     """
 
     name: str

@@ -172,8 +172,7 @@ class TbeKernels:
 
     def repeats(self, case: Case, routing: Routing, device: torch.device) -> bool:
         """Whether sums are added up in one order every time: atomics are not, but for the interpreter's."""
-        merge = self.package.KernelConfig.for_target("cuda", routing).long_run_merge
-        return device.type == "cpu" or merge == "ordered"
+        return device.type == "cpu" or routing.get("long_run_merge") == "ordered"
 
     def describe_run(self, case: Case, routing: Routing, length: int) -> str:
         """Which way a run of `length` lookups goes."""

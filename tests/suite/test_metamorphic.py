@@ -20,7 +20,7 @@ from corpus.store import INBOX
 from corpus.tensors import Carried
 from oracles.check import Verdict, check
 from oracles.exactness import exact
-from oracles.implementation import Implementation
+from oracles.implementation import Backward, Implementation, Routing, Trace
 from oracles.kernels import TbeKernels
 from oracles.metamorphic import RELATIONS, relate
 from oracles.pieces import put_together, take_apart
@@ -217,6 +217,50 @@ def test_what_is_not_compared_is_not_passed(change: Callable[[Case], Case], rela
     verdict = relate(relation, change(ONE), IMPLEMENTATION, CPU)
     assert verdict.status == "not checked"
     assert reason in verdict.reason
+
+
+class OtherwiseTheSecondTime(TbeKernels):
+    """Every other run, weights come out a little larger, as where a GPU adds up the columns in another order."""
+
+    runs = 0
+
+    def run(self, case: Case, routing: Routing, device: torch.device) -> Trace:
+        trace = super().run(case, routing, CPU)
+        self.runs += 1
+        for step in trace.steps:
+            if self.runs % 2 == 0 and isinstance(step, Backward):
+                step.weights = [torch.nextafter(weights, torch.tensor(torch.inf)) for weights in step.weights]
+        return trace
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "relation", "device", "status"),
+    [
+        (Optimizer("EXACT_SGD"), "layout", "cuda", "failed"),  # adds up no columns
+        (Optimizer("EXACT_ROWWISE_ADAGRAD"), "layout", "cuda", "failed"),  # adds up exact squares
+        (Optimizer("EXACT_ROWWISE_ADAGRAD", max_norm=1.0), "layout", "cuda", "passed"),
+        (Optimizer("LAMB"), "layout", "cuda", "passed"),
+        (Optimizer("LAMB"), "layout", "cpu", "failed"),
+        (Optimizer("LAMB"), "twice", "cuda", "failed"),  # the same instructions
+    ],
+)
+def test_a_gpu_may_add_up_columns_in_another_order(
+    optimizer: Optimizer, relation: str, device: str, status: str
+) -> None:
+    case = replace(
+        ONE,
+        optimizer=optimizer,
+        batches=(replace(ONE.batches[0], grad_layout="transposed"),),
+        routing={"long_run_merge": "ordered"},
+    )
+    verdict = relate(relation, case, OtherwiseTheSecondTime(), torch.device(device))
+    assert verdict.status == status, (verdict.reason, verdict.findings)
+
+
+def test_only_merges_that_repeat_repeat_and_whatever_other_knobs_say() -> None:
+    """A case that gets small may get knobs that the kernels refuse; to refuse them is the run's business."""
+    routings = [{"long_run_merge": merge, "gather_width": 3} for merge in ("ordered", "atomic")]
+    assert [TbeKernels().repeats(ONE, routing, torch.device("cuda")) for routing in routings] == [True, False]
 
 
 @settings(settings.get_profile("ci"), phases=(Phase.generate,), max_examples=30)
