@@ -100,6 +100,7 @@ def distill(given: Namespace) -> int:
         cases = [*by_hand, *new]
         seen |= _seen([m for m in missed if not seen[m.id]], by_hand, given.jobs, ("all",))
     killed = _say(f"{len(cases)} cases{', of the other half' if others else ''}", seen)
+    print("\n".join(f"not seen: {mutant}" for mutant, names in seen.items() if not names))
     if others:
         return 0
     _store(new, seen, stored, {m.id: m for m in mutants})
@@ -125,7 +126,8 @@ def _distilled(missed: Sequence[Mutant], found: Sequence[Case], jobs: int, room:
 
 
 def small(group: Group) -> Case | None:
-    """The group's case, made small; None if the true kernels fail on it."""
+    """The group's case, made small, but no plainer: what is plain sees little but what it was chosen for. None if the
+    true kernels fail on it."""
     implementations = [Hurried(plant(*mutant.edits)) for mutant in group.mutants]
     verdicts = [_looked(group.case, implementation) for implementation in implementations]
 
@@ -136,7 +138,7 @@ def small(group: Group) -> Case | None:
                 return False
         return True
 
-    case = reduce(group.case, fails)
+    case = reduce(group.case, fails, plain=False)
     return case if check(case, IMPLEMENTATION, CPU, "all").status == "passed" else None
 
 

@@ -41,13 +41,16 @@ from corpus.smaller import (
 Fails = Callable[[Case], bool]
 
 
-def reduce(case: Case, fails: Fails, most_tries: int = 1000) -> Case:
-    """The smallest case that still `fails`, as far as single steps and `most_tries` calls lead."""
+def reduce(case: Case, fails: Fails, most_tries: int = 1000, plain: bool = True) -> Case:
+    """The smallest case that still `fails`, as far as single steps and `most_tries` calls lead.
+
+    And the plainest: not `plain` leaves its types, widths, numbers and knobs as they are.
+    """
     tried = {case}
     progress = True
     while progress:
         progress = False
-        for make in PASSES:
+        for make in PASSES if plain else SMALLER:
             while (smaller := _first_failing(make(case), fails, tried, most_tries)) is not None:
                 case, progress = smaller, True
     return case
@@ -66,6 +69,20 @@ def _first_failing(candidates: Candidates, fails: Fails, tried: set[Case], most_
     return None
 
 
+#: What leaves a case as rich as it was, but for its size.
+SMALLER = (
+    fewer_batches,
+    fewer_features,
+    fewer_tables,
+    fewer_samples,
+    joined_samples,
+    joined_features,
+    simpler_edits,
+    fewer_lookups,
+    in_every_batch,
+    shorter_repeats,
+    shorter_schedule,
+)
 #: In this order, and again from the start while anything got smaller.
 PASSES = (
     fewer_batches,
