@@ -100,7 +100,9 @@ def distill(given: Namespace) -> int:
         cases = [*by_hand, *new]
         seen |= _seen([m for m in missed if not seen[m.id]], by_hand, given.jobs, ("all",))
     killed = _say(f"{len(cases)} cases{', of the other half' if others else ''}", seen)
-    print("\n".join(f"not seen: {mutant}" for mutant, names in seen.items() if not names))
+    for mutant, names in seen.items():
+        if not names:
+            print(f"not seen: {mutant}")
     if others:
         return 0
     _store(new, seen, stored, {m.id: m for m in mutants})
