@@ -46,11 +46,12 @@ def reduce(case: Case, fails: Fails, most_tries: int = 1000, plain: bool = True)
 
     And the plainest: not `plain` leaves its types, widths, numbers and knobs as they are.
     """
+    passes = [make for make, makes_plainer in PASSES.items() if plain or not makes_plainer]
     tried = {case}
     progress = True
     while progress:
         progress = False
-        for make in PASSES if plain else SMALLER:
+        for make in passes:
             while (smaller := _first_failing(make(case), fails, tried, most_tries)) is not None:
                 case, progress = smaller, True
     return case
@@ -69,42 +70,30 @@ def _first_failing(candidates: Candidates, fails: Fails, tried: set[Case], most_
     return None
 
 
-#: What leaves a case as rich as it was, but for its size.
-SMALLER = (
-    fewer_batches,
-    fewer_features,
-    fewer_tables,
-    fewer_samples,
-    joined_samples,
-    joined_features,
-    simpler_edits,
-    fewer_lookups,
-    in_every_batch,
-    shorter_repeats,
-    shorter_schedule,
-)
+#: A pass makes a case smaller and leaves it as rich as it was, or it makes it plainer as well.
+SMALLER, PLAINER = False, True
 #: In this order, and again from the start while anything got smaller.
-PASSES = (
-    fewer_batches,
-    fewer_features,
-    fewer_tables,
-    fewer_samples,
-    joined_samples,
-    joined_features,
-    plainer_batches,
-    simpler_edits,
-    fewer_lookups,
-    in_every_batch,
-    smaller_knobs,
-    shorter_repeats,
-    shorter_schedule,
-    other_knobs,
-    far_edits,
-    plainer_axes,
-    closer_ids,
-    smaller_tables,
-    plainer_values,
-    plainer_routing,
-    smaller_ids,
-    other_values,
-)
+PASSES = {
+    fewer_batches: SMALLER,
+    fewer_features: SMALLER,
+    fewer_tables: SMALLER,
+    fewer_samples: SMALLER,
+    joined_samples: SMALLER,
+    joined_features: SMALLER,
+    plainer_batches: PLAINER,
+    simpler_edits: SMALLER,
+    fewer_lookups: SMALLER,
+    in_every_batch: SMALLER,
+    smaller_knobs: PLAINER,
+    shorter_repeats: SMALLER,
+    shorter_schedule: SMALLER,
+    other_knobs: PLAINER,
+    far_edits: PLAINER,
+    plainer_axes: PLAINER,
+    closer_ids: PLAINER,
+    smaller_tables: PLAINER,
+    plainer_values: PLAINER,
+    plainer_routing: PLAINER,
+    smaller_ids: PLAINER,
+    other_values: PLAINER,
+}
