@@ -38,9 +38,9 @@ class Verdict:
     """What a check found. `status`: "passed", "failed" or "not checked" (see `reason`).
 
     `case` pins the routing that failed. `paths` counts path launches of the case's own routing, `sweep_paths` those of
-    the other runs. `raced`: the run that failed was one under the race detector; `met`: launches that it saw whose
-    programs meet in memory. `sharpness` and `changed` as in `Judgement`, over all runs. `relation`: the one that was
-    checked instead (`oracles.metamorphic`), or "".
+    the other runs. `raced`: the run that failed was one under the race detector; `watched`: launches that it saw,
+    `met`: those whose programs meet in memory. `sharpness` and `changed` as in `Judgement`, over all runs. `relation`:
+    the one that was checked instead (`oracles.metamorphic`), or "".
     """
 
     case: Case
@@ -53,6 +53,7 @@ class Verdict:
     sharpness: dict[tuple[str, str, str, str], Sharpness] = field(default_factory=dict)
     runs: int = 0
     raced: bool = False
+    watched: int = 0
     met: int = 0
     changed: bool = False
     relation: str = ""
@@ -65,12 +66,15 @@ def check(
 
     `sweep`: "own" (the case's routing alone), "some" (and up to eight more, fewer for a large case: the next two of the
     implementation's list, and others drawn from the case), "all", or "raced": its own once more, without a schedule,
-    under the race detector, which "all" ends with; where kernels are not interpreted, nothing is raced. Stops at the
-    first run that fails. `journal`: before each run, write the case with its routing to the inbox, so that a process
-    that is killed leaves it behind.
+    under the race detector, which "all" ends with where kernels are interpreted; elsewhere "raced" is "not checked".
+    Stops at the first run that fails. `journal`: before each run, write the case with its routing to the inbox, so that
+    a process that is killed leaves it behind.
     """
     verdict = Verdict(case, implementation.name)
+    can_race = device.type == "cpu" and interpreter.interpreting()
     reason = implementation.supports(case)
+    if reason is None and sweep == "raced" and not can_race:
+        reason = "the race detector lives in the interpreter"
     if reason is not None:
         verdict.status, verdict.reason = "not checked", reason
         return verdict
@@ -81,12 +85,13 @@ def check(
             run(case, _sweep(case, implementation, device, sweep))
         if sweep != "own" and verdict.status == "passed":
             _demand_paths(case, implementation, verdict)
-    if sweep in ("raced", "all") and device.type == "cpu" and interpreter.interpreting():
+    if sweep in ("raced", "all") and can_race:
         for backwards in (False, True):
             if verdict.status == "passed":
                 with _racing(backwards) as watch:
                     run(dataclasses.replace(case, schedule=()), _sweep(case, implementation, device, "own"))
-                verdict.raced, verdict.met = verdict.status == "failed", verdict.met + watch.shared
+                verdict.raced = verdict.status == "failed"
+                verdict.watched, verdict.met = verdict.watched + watch.launches, verdict.met + watch.shared
     return verdict
 
 

@@ -179,3 +179,6 @@ def test_the_whole_sweep_ends_with_the_race_detector() -> None:
     assert check(shrink(whole, planted, CPU).case, planted, CPU, "raced").status == "failed"
     true = check(case, IMPLEMENTATION, CPU, "raced")
     assert (true.status, true.raced, true.runs) == ("passed", False, 2)
+    assert true.watched > true.met > 0
+    elsewhere = check(case, IMPLEMENTATION, torch.device("cuda"), "raced")
+    assert (elsewhere.status, elsewhere.reason) == ("not checked", "the race detector lives in the interpreter")
