@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from pathlib import Path
 
 import torch
 
@@ -44,7 +45,7 @@ def shrink(
 
     def again(case: Case) -> Verdict:
         if verdict.relation:
-            return relate(verdict.relation, case, implementation, device)
+            return relate(verdict.relation, case, implementation, device, journal)
         return check(case, implementation, device, sweep, journal)
 
     def fails(case: Case) -> bool:
@@ -57,9 +58,20 @@ def shrink(
 
 
 def shrink_and_report(verdict: Verdict, implementation: Implementation, device: torch.device) -> str:
-    """Shrink, save to the inbox, and say everything about it."""
-    small = shrink(verdict, implementation, device)
+    """Shrink, save to the inbox, and say everything about it.
+
+    It is saved as found first: a process that is killed while it shrinks, or a kernel that hangs on a smaller case,
+    takes no failure with it.
+    """
+    found = _save(verdict)
+    small = shrink(verdict, implementation, device, journal=True)
     if small.status != "failed":  # the full sweep found something that one routing alone does not show
         small = verdict
-    saved = save(small.case, small.findings[0].headline.splitlines()[0])
+    saved = _save(small)
+    if saved != found:
+        found.unlink()
     return report(small, saved, device.type)
+
+
+def _save(verdict: Verdict) -> Path:
+    return save(verdict.case, verdict.findings[0].headline.splitlines()[0])
