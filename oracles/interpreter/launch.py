@@ -124,7 +124,7 @@ at_end: list[Callable[[], None]] = []
 def install() -> None:
     """Run launches here from now on."""
     interpreter.TensorHandle.span = None  # of a pointer: the Span of its argument, where that is known
-    interpreter.GridExecutor.__call__ = _call
+    interpreter.GridExecutor.__call__ = run
 
 
 @contextmanager
@@ -172,7 +172,7 @@ def _convert(argument: Any) -> Any:
     return converted
 
 
-def _call(executor: Any, *args: Any, **kwargs: Any) -> None:
+def run(executor: Any, *args: Any, **kwargs: Any) -> None:
     """What `GridExecutor.__call__` does."""
     global current
     fn, builder = executor.fn, interpreter.interpreter_builder

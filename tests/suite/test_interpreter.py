@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -22,12 +23,14 @@ from hypothesis import strategies as st
 from corpus.case import Batch, Case, Table
 from oracles import interpreter
 from oracles.check import check
+from oracles.interpreter import launch
 from oracles.interpreter.casts import bf16_to_fp32, fp32_to_bf16, fp64_to_fp32_odd
 from oracles.interval import round_to
 from oracles.kernels import IMPLEMENTATION
 
 pytestmark = pytest.mark.skipif(not interpreter.interpreting(), reason="about the interpreter; needs --device cpu")
 HERE = Path(__file__).parent
+PROGRAMS = 150
 QUIRKS = (
     "bf16_cast_rounds",
     "fp64_to_bf16_keeps_the_value",
@@ -141,6 +144,34 @@ def test_a_quicker_interpreter_gives_the_same_bits() -> None:
     quick, plain = digest("quick"), digest("plain")
     assert len(quick.splitlines()) >= 20
     assert quick == plain
+
+
+@triton.jit
+def _each_program_kernel(out):
+    tl.store(out + tl.program_id(0), tl.program_id(0))
+
+
+def most_page_faults() -> int:
+    """Of launches at every sixth depth of Python's stack; one of them begins where a piece of it ends."""
+    out = torch.zeros(PROGRAMS, dtype=torch.int32)
+
+    def deep(depth: int) -> int:
+        if depth:
+            return deep(depth - 1)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        _each_program_kernel[(PROGRAMS,)](out)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    deep(0)
+    return max(min(deep(depth), deep(depth)) for depth in range(0, 240, 6))
+
+
+def test_a_launch_costs_the_same_at_any_depth_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where room is not made for it, some depth has a page fault in each program."""
+    interpreter.install()
+    assert most_page_faults() < PROGRAMS
+    monkeypatch.setattr(launch.run, "__code__", launch.run.__code__.replace(co_stacksize=32))
+    assert most_page_faults() >= PROGRAMS
 
 
 def test_what_numpy_warns_of_is_no_finding() -> None:
