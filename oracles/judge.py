@@ -209,7 +209,7 @@ class _TraceJudge:
         if findings or untouched.all():
             return findings
         allowed = table.weights if quantity == "weights" else table.state[quantity]
-        lengths, rows = batch.run_lengths()[t], self.judge.tracked[t].rows
+        rows = self.judge.tracked[t].rows
         describe = None if step.tensor_products else getattr(self.implementation, "describe_run", None)
 
         def place(at: Place) -> str:
@@ -218,7 +218,7 @@ class _TraceJudge:
             return f"{name}[row {row if rows is None else int(rows[row])}{column}]"
 
         def detail(at: Place) -> str:
-            length = lengths[int(table.touched[at[0]])]
+            length = batch.run_lengths()[t][int(table.touched[at[0]])]
             way = describe(self.case, self.routing, length) if describe else "from counts" * step.tensor_products
             return f"{length} lookups" + (f", {way}" if way else "")
 

@@ -96,5 +96,5 @@ def _value(argument: Any) -> Any:
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
-    tensor = tensor.detach().contiguous()
-    return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
+    whole = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
+    return ctypes.string_at(whole.data_ptr(), whole.nbytes)
