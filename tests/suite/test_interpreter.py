@@ -167,11 +167,12 @@ def most_page_faults() -> int:
 
 
 def test_a_launch_costs_the_same_at_any_depth_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where room is not made for it, some depth has a page fault in each program."""
+    """Where room is not made for it, some depth has a page fault in each program (CPython 3.11 to 3.13)."""
     interpreter.install()
     assert most_page_faults() < PROGRAMS
     monkeypatch.setattr(launch.run, "__code__", launch.run.__code__.replace(co_stacksize=32))
-    assert most_page_faults() >= PROGRAMS
+    if sys.version_info < (3, 14):
+        assert most_page_faults() >= PROGRAMS
 
 
 def test_what_numpy_warns_of_is_no_finding() -> None:
