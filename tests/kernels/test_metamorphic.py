@@ -44,5 +44,7 @@ def test_relation_holds(relation: str, device: torch.device) -> None:
             pytest.fail(shrink_and_report(verdict, IMPLEMENTATION, device), pytrace=False)
 
     holds()
-    assert applied >= drawn / 3, f"applied to {applied} of {drawn} examples"
+    # Random examples may have bad luck: three standard deviations, as in `test_contract`.
+    luck = 0.0 if profile.derandomize else 1.5 * drawn**0.5
+    assert applied >= drawn / 3 - luck, f"applied to {applied} of {drawn} examples"
     print(f"{relation}: applied to {applied} of {drawn} examples")

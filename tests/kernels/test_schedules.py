@@ -53,4 +53,5 @@ def test_schedules(path: KernelPath, device: torch.device) -> None:
             pytest.fail(shrink_and_report(verdict, IMPLEMENTATION, device), pytrace=False)
 
     holds()
-    assert launches or path.name not in MEET
+    # A handful of random examples may meet nowhere.
+    assert launches or path.name not in MEET or not profile.derandomize
