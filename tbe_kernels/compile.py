@@ -34,6 +34,7 @@ TARGETS = {
     "gfx942": GPUTarget("hip", "gfx942", 64),
     "gfx950": GPUTarget("hip", "gfx950", 64),
 }
+TRITON = tuple(map(int, triton.__version__.split(".")[:2]))
 HEADER = f"{'kernel':<26} {'target':<8} {'forms':>5} {'registers':>9} {'shared':>7} {'spilled':>7} {'seconds':>8}"
 
 
@@ -91,7 +92,7 @@ def check_kernel(name: str, target_name: str) -> Result:
     begin, target, result = time.perf_counter(), TARGETS[target_name], Result(name, target_name)
     used: list[Resources] = []
     # Before 3.8, AMD's buffer loads forget what is divisible.
-    vectors = target.backend == "cuda" or tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 8)
+    vectors = target.backend == "cuda" or TRITON >= (3, 8)
     try:
         variants, found = variants_of(kernels()[name]), forms_of(name, target_name)
     except Exception as error:

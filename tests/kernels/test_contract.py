@@ -20,6 +20,7 @@ from strategies.cases import cases
 from strategies.routing import GPU, INTERPRETER
 from tbe_kernels.paths import PATHS, KernelPath
 from tests.failures import shrink_and_report
+from tests.luck import least
 from tests.record import Record
 
 
@@ -50,10 +51,8 @@ def test_contract(path: KernelPath, part: tuple[int, int], device: torch.device,
 
     # Parts of a derandomised profile would all draw the same examples.
     (seed(number)(holds) if parts > 1 and profile.derandomize else holds)()
-    # Random examples, or a part of them, may have bad luck: three standard deviations of a fair coin.
     settled = profile.derandomize and parts == 1
-    luck = 0.0 if settled else 1.5 * drawn**0.5
-    assert ran >= drawn / 2 - luck, f"only {ran} of {drawn} examples ran {path.name}"
+    assert ran >= least(1 / 2, drawn, settled), f"only {ran} of {drawn} examples ran {path.name}"
     if settled:
         assert met == set(path.optimizers), f"{path.name} ran with {sorted(met)}"
 

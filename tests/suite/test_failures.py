@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from corpus.case import Batch, Case, Table
 from corpus.store import load, save
 from oracles.check import Verdict, check
+from oracles.implementation import Trace
 from oracles.report import size
 from tests import failures
 from tests.suite.broken import IMPLEMENTATION
@@ -31,6 +33,7 @@ def found() -> Verdict:
 def inbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An inbox of its own."""
     monkeypatch.setattr(failures, "save", partial(save, directory=tmp_path))
+    monkeypatch.setattr("corpus.store.INBOX", tmp_path)
     return tmp_path
 
 
@@ -57,3 +60,19 @@ def test_a_failure_is_kept_before_it_is_made_small(
     with pytest.raises(KeyboardInterrupt):
         failures.shrink_and_report(found, IMPLEMENTATION, CPU)
     assert [load(path).case for path in inbox.iterdir()] == [found.case]
+
+
+def test_a_case_that_is_tried_is_kept_while_it_runs(
+    found: Verdict, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[int] = []
+    plain = IMPLEMENTATION.run
+
+    def run(*given: Any) -> Trace:
+        kept.append(len(list(inbox.glob("running-*"))))
+        return plain(*given)
+
+    monkeypatch.setattr(IMPLEMENTATION, "run", run)
+    failures.shrink_and_report(found, IMPLEMENTATION, CPU)
+    assert len(kept) > 1
+    assert set(kept) == {1}

@@ -28,11 +28,11 @@ from oracles.interpreter import launch
 from oracles.interpreter.casts import bf16_to_fp32, fp32_to_bf16, fp64_to_fp32_odd
 from oracles.interval import round_to
 from oracles.kernels import IMPLEMENTATION
+from tbe_kernels.compile import TRITON
 
 pytestmark = pytest.mark.skipif(not interpreter.interpreting(), reason="about the interpreter; needs --device cpu")
 HERE = Path(__file__).parent
 PROGRAMS = 150
-TRITON = tuple(map(int, triton.__version__.split(".")[:2]))
 QUIRKS = (
     "bf16_cast_rounds",
     "fp64_to_bf16_keeps_the_value",
