@@ -35,7 +35,7 @@ MENUS: dict[str, tuple[object, ...] | None] = {
     "accumulate_fp64": (True, False),
     "small_table": ("auto", "never", "always"),
     "small_table_rows": (16, 32, 64),
-    "small_table_columns": (64, 128, 256),
+    "small_table_columns": (64, 128),
     "small_table_least_columns": None,
     "small_table_bag_length": None,
     "small_table_bags": (16, 32),
