@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--check", action="store_true", help="exit 1 unless as many are killed as the stored score says"
     )
-    parser.add_argument("--store", action="store_true", help="make this the stored score")
+    parser.add_argument("--store", action="store_true", help="put this into the stored score")
     parser.add_argument("--side-by-side", action="store_true", help="only print the stored scores of all ways")
     given = parser.parse_args(arguments)
     os.environ["TRITON_INTERPRET"] = "1"
@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
     for text in tally.table(outcomes):
         print(text)
     if given.store:
-        tally.store(outcomes, given.peer)
+        tally.store(outcomes, [m.id for m in bank()], given.peer)
     if given.check:
         return tally.compare(outcomes, stored)
     return int(any(o.status == "error" for o in outcomes))

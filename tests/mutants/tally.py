@@ -51,11 +51,12 @@ def stored(peer: str = "") -> dict[str, Outcome]:
     }
 
 
-def store(outcomes: Iterable[Outcome], peer: str = "") -> None:
-    """Make these the stored score."""
+def store(outcomes: Iterable[Outcome], names: Iterable[str], peer: str = "") -> None:
+    """Make these the stored score. Of the other mutants in `names`, all that there are, what is stored stays."""
+    known = stored(peer) | {o.id: o for o in outcomes}
     lines = [
         f"{json.dumps(o.id)}: {json.dumps([o.operator, o.file, o.status, o.by, o.examples, o.seconds, o.size])}"
-        for o in outcomes
+        for o in (known[name] for name in names if name in known)
     ]
     _score(peer).write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

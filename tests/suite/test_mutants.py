@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import multiprocessing
+from pathlib import Path
 
 import pytest
 
@@ -157,6 +158,16 @@ def test_a_score_that_falls_is_noticed(capsys: pytest.CaptureFixture[str]) -> No
     fallen = [Outcome("a", "test", "f.py", "alive", "", 500), same[1]]
     assert tally.compare(fallen, before) == 1
     assert "no longer killed: alive" in capsys.readouterr().out
+
+
+def test_what_is_not_judged_again_stays_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tally, "_score", lambda peer: tmp_path / f"score{peer}")
+    a, b, again = (
+        Outcome(name, "test", "f.py", status) for name, status in (("a", "alive"), ("b", "alive"), ("b", "killed"))
+    )
+    tally.store([b, a, Outcome("gone", "test", "f.py", "alive")], ["a", "b", "gone"])
+    tally.store([again], ["a", "b", "never judged"])
+    assert list(tally.stored().items()) == [("a", a), ("b", again)]
 
 
 def test_ways_are_compared_on_the_same_mutants_and_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
