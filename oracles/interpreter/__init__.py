@@ -1,10 +1,10 @@
 """The one room that knows Triton's interpreter from inside (Triton 3.8 and 3.9).
 
-`install()` makes it faithful where it differs from a GPU (`casts`), makes it show what it hides (`poison`, the bounds
-in `memory`, `overflow`) and quick enough to fuzz in (`pace`). `races` and `schedules` watch, or steer, what the
-programs of a launch do to each other. `controls` then proves that each guard sees its fault. `install()` has to be
-called in an interpreting process (`TRITON_INTERPRET=1` before the first `import triton`). For coverage, `arcs` notes
-which lines of kernels run.
+`install()` makes it faithful where it differs from a GPU (`casts`, `histograms`), makes it show what it hides
+(`poison`, the bounds in `memory`, `overflow`) and quick enough to fuzz in (`pace`). `races` and `schedules` watch, or
+steer, what the programs of a launch do to each other. `controls` then proves that each guard sees its fault.
+`install()` has to be called in an interpreting process (`TRITON_INTERPRET=1` before the first `import triton`). For
+coverage, `arcs` notes which lines of kernels run.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ def install() -> None:
     """Put the hooks in, once for the process. Raises RuntimeError in a process that compiles, or if a guard is dead."""
     if not interpreting():
         raise RuntimeError("the interpreter's hooks need TRITON_INTERPRET=1, set before triton is imported")
-    from oracles.interpreter import casts, controls, launch, memory, overflow, pace, poison
+    from oracles.interpreter import casts, controls, histograms, launch, memory, overflow, pace, poison
 
     casts.install()
+    histograms.install()
     launch.install()
     overflow.install()
     memory.install()

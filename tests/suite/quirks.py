@@ -92,6 +92,17 @@ def a_block_and_a_scalar_make_a_mask() -> bool:
     return bool(out.tolist() == [1, 0])
 
 
+@triton.jit
+def histogram_kernel(out, x, BINS: tl.constexpr, SHAPE: tl.constexpr):
+    tl.store(out + tl.arange(0, BINS), tl.histogram(tl.load(x + tl.arange(0, SHAPE)), BINS))
+
+
+def histograms_drop_what_is_just_beyond() -> bool:
+    x, out = torch.tensor([0, 2, 2, 2], dtype=torch.int32), torch.zeros(2, dtype=torch.int32)
+    histogram_kernel[(1,)](out, x, 2, 4)
+    return bool(out.tolist() == [1, 0])
+
+
 QUIRKS = (
     bf16_cast_rounds,
     fp64_to_bf16_keeps_the_value,
@@ -100,6 +111,7 @@ QUIRKS = (
     masked_lanes_are_not_zero,
     int32_overflow_is_told,
     a_block_and_a_scalar_make_a_mask,
+    histograms_drop_what_is_just_beyond,
 )
 
 
