@@ -53,7 +53,10 @@ def main(arguments: list[str] | None = None) -> int:
         print("\n".join([*sides.table(), *sides.only_peers()]))
         return 0
     stored = tally.stored(given.peer)
-    mutants = [m for m in bank() if given.only in f"{m.id} {m.operator} {m.file}{' equivalent' * (m.id in EQUIVALENT)}"]
+    everything = list(bank())
+    mutants = [
+        m for m in everything if given.only in f"{m.id} {m.operator} {m.file}{' equivalent' * (m.id in EQUIVALENT)}"
+    ]
     if given.peer:
         mutants = [m for m in mutants if m.id not in EQUIVALENT]
     if given.sample is not None:
@@ -80,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     for text in tally.table(outcomes):
         print(text)
     if given.store:
-        tally.store(outcomes, [m.id for m in bank()], given.peer)
+        tally.store(outcomes, [m.id for m in everything], given.peer)
     if given.check:
         return tally.compare(outcomes, stored)
     return int(any(o.status == "error" for o in outcomes))
