@@ -6,6 +6,7 @@ A face of the project like `__main__`, in a module of its own so that processes 
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import multiprocessing
 import os
@@ -70,7 +71,9 @@ def _outcomes(paths: list[Path], given: Namespace) -> Iterator[Outcome]:
     if min(jobs, len(paths) // FEWEST) <= 1:
         yield from map(replay_one, paths)
         return
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+    # On a CPU the processes begin with what this one has imported; a process that uses a GPU cannot be copied.
+    start = "spawn" if given.device == "cuda" else "fork"
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context(start), initializer=gc.freeze) as pool:
         yield from pool.map(replay_one, paths)
 
 

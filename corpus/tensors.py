@@ -119,21 +119,29 @@ def _sample(feature: Sampled, rows: int, stream: int) -> tuple[np.ndarray, np.nd
 
 def batch_tensors(case: Case, batch: int, device: torch.device) -> BatchTensors:
     """The tensors of one batch on `device`."""
+    given, (indices, offsets, weights, grad) = case.batches[batch], _batch_values(case, batch)
+    psw = None if weights is None else _place(weights, device).requires_grad_(given.psw == "trained")
+    return BatchTensors(
+        indices=_place(indices, device),
+        offsets=_place(offsets, device),
+        per_sample_weights=psw,
+        grad_output=_lay_out(grad, given.grad_layout, device),
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _batch_values(case: Case, batch: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """What ids, offsets, per-sample weights and the gradient of the output hold. Shared by all who ask: read only."""
     given = case.batches[batch]
     ids, lengths = ids_and_lengths(case, batch)
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     for place, value in given.offsets_edits:
         offsets[place] = value
-    psw = None
-    if given.psw != "none":
-        psw = _place(_psw_values(case, len(ids), batch), device)
-        psw.requires_grad_(given.psw == "trained")
-    grad = _grad_values(case, batch, ids, lengths)
-    return BatchTensors(
-        indices=_place(_narrow("ids", ids, case.indices_dtype), device),
-        offsets=_place(_narrow("offsets", offsets, case.offsets_dtype), device),
-        per_sample_weights=psw,
-        grad_output=_lay_out(grad.to(torch_dtype(case.output_dtype)), given.grad_layout, device),
+    return (
+        _narrow("ids", ids, case.indices_dtype),
+        _narrow("offsets", offsets, case.offsets_dtype),
+        None if given.psw == "none" else _psw_values(case, len(ids), batch),
+        _grad_values(case, batch, ids, lengths).to(torch_dtype(case.output_dtype)),
     )
 
 

@@ -38,6 +38,11 @@ class GuardZones(TorchDispatchMode):
         super().__init__()
         self._buffers: list[tuple[Tensor, int, Tensor]] = []  # whole, margin in elements, window
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: nobody compiles in here, and the wrapper for those who do costs an import of seconds, and each call."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         allocates = func in UNINITIALISED or func in FILLED
@@ -46,26 +51,33 @@ class GuardZones(TorchDispatchMode):
         return out
 
     def _guarded(self, plain: Tensor, filled: bool) -> Tensor:
-        margin = MARGIN // plain.element_size()
-        whole = torch.empty(plain.numel() + 2 * margin, dtype=plain.dtype, device=plain.device)
-        whole[:margin] = PATTERN
-        whole[-margin:] = PATTERN
+        margin, small = MARGIN // plain.element_size(), plain.numel() <= MOST_FILLED
+        size = plain.numel() + 2 * margin
+        if small:
+            whole = torch.full((size,), PATTERN, dtype=plain.dtype, device=plain.device)
+        else:
+            whole = torch.empty(size, dtype=plain.dtype, device=plain.device)
+            whole[:margin] = PATTERN
+            whole[-margin:] = PATTERN
         window = whole[margin:-margin].view(plain.shape)
         if filled:
             window.copy_(plain)
-        elif plain.numel() <= MOST_FILLED:
-            window.fill_(torch.nan if plain.is_floating_point() else PATTERN)
+        elif small and plain.is_floating_point():
+            window.fill_(torch.nan)
         self._buffers.append((whole, margin, window))
         return window
 
     def damage(self) -> list[str]:
         """One line for each buffer whose surroundings were written to."""
-        found = []
+        found, patterns = [], {}
         for whole, margin, window in self._buffers:
-            pattern = torch.tensor(PATTERN, dtype=whole.dtype, device=whole.device)
+            kind = (whole.dtype, whole.device)
+            if kind not in patterns:
+                patterns[kind] = torch.full((margin,), PATTERN, dtype=whole.dtype, device=whole.device)
             for side, part in (("before", whole[:margin]), ("behind", whole[-margin:])):
-                overwritten = int((part != pattern).sum())
-                if overwritten:
-                    shape = f"{str(window.dtype).removeprefix('torch.')}{list(window.shape)}"
-                    found.append(f"{overwritten} elements {side} a buffer {shape} were overwritten")
+                if torch.equal(part, patterns[kind]):
+                    continue
+                overwritten = int((part != patterns[kind]).sum())
+                shape = f"{str(window.dtype).removeprefix('torch.')}{list(window.shape)}"
+                found.append(f"{overwritten} elements {side} a buffer {shape} were overwritten")
         return found

@@ -101,18 +101,21 @@ class TbeKernels:
         return trace
 
     def routings(self, case: Case, device: torch.device) -> Iterator[Routing]:
-        """The case's own; all runs short; all long, by every merge; then chunks of 1, 2, the longest run and one less,
-        and a threshold at each run length and one above, by every merge. Gather widths, bags a program and tiles take
-        turns along the way. Large cases get larger pieces."""
+        """The case's own; all runs short; all long, in chunks of 1, 2, the longest run, one less and more, by every
+        merge; a threshold at each run length and one above, by every merge. No split comes twice. Gather widths, bags a
+        program and tiles take turns along the way. Large cases get larger pieces."""
         lengths = sorted({n for k in sorted(set(case.order)) for n in run_lengths(case, k)})
         longest = lengths[-1] if lengths else 1
         changes: list[dict[str, Any]] = [{"long_run_threshold": longest + 1}]
-        changes += [{"long_run_threshold": 1, "long_run_merge": merge} for merge in MERGES]
         small = -(-longest // MOST_PIECES)
-        for chunk in sorted({small, 2 * small, max(1, longest - 1), longest}):
+        chunks = sorted({small, 2 * small, max(1, longest - 1), longest})
+        if chunks[-1] == longest:  # none that no run fills: then the case's own, or the default
+            changes += [{"long_run_threshold": 1, "long_run_merge": merge} for merge in MERGES]
+        for chunk in chunks:
             changes += [{"long_run_threshold": 1, "chunk_size": chunk, "long_run_merge": m} for m in MERGES]
         spread = lengths[:: -(-len(lengths) // MOST_LENGTHS)] if lengths else []
-        for place, threshold in enumerate(sorted({t for n in spread for t in (n, n + 1)})):
+        # From 1 on all runs are long, and beyond the longest all are short: both are there.
+        for place, threshold in enumerate(sorted({t for n in spread for t in (n, n + 1)} - {1, longest + 1})):
             merges = MERGES if len(spread) <= FEW_LENGTHS else MERGES[place % len(MERGES) :][:1]
             changes += [{"long_run_threshold": threshold, "long_run_merge": m} for m in merges]
         has_small_table = any(self.may_count(case, k) for k in set(case.order))
@@ -160,8 +163,9 @@ class TbeKernels:
         """Whether a batch fits the small-table route, as its row in the registry and the case's own knobs say."""
         needs = next(p.needs for p in PATHS if p.name == "forward.small_table")
         assert needs.one_table is not None
-        rows = min(needs.one_table[0], case.routing.get("small_table_rows", needs.one_table[0]))
-        columns = min(needs.one_table[1], case.routing.get("small_table_columns", needs.one_table[1]))
+        most_rows, most_columns = needs.one_table
+        rows = case.routing.get("small_table_rows", most_rows)
+        columns = case.routing.get("small_table_columns", most_columns)
         table = case.tables[case.feature_table_map[0]]
         return (
             case.num_features == 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
+from ctypes import c_float
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,8 +168,8 @@ class OptimizerState:
 
 def _check_hyperparameter(name: str, value: float) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    # As the fp32 number that it will be.
-    if not number or value < 0 or not math.isfinite(torch.tensor(float(value), dtype=torch.float32)):
+    as_fp32 = c_float(value).value if number else math.nan  # the number that it will be
+    if not math.isfinite(as_fp32) or value < 0:
         raise ValueError(f"{name}: expected a finite number from 0 up, got {value!r}")
-    if name in FRACTIONS and torch.tensor(float(value), dtype=torch.float32) >= 1:
+    if name in FRACTIONS and as_fp32 >= 1:
         raise ValueError(f"{name}: expected a number from 0 to below 1, got {value!r}")

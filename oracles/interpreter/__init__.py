@@ -25,11 +25,11 @@ def install() -> None:
         raise RuntimeError("the interpreter's hooks need TRITON_INTERPRET=1, set before triton is imported")
     from oracles.interpreter import casts, controls, histograms, launch, memory, overflow, pace, poison
 
+    pace.install()  # first, for what it shortens lies below the hooks of the others
     casts.install()
     histograms.install()
     launch.install()
     overflow.install()
     memory.install()
     poison.install()  # decides what masked lanes hold before the access goes on to `memory`
-    pace.install()
     controls.verify()

@@ -156,9 +156,8 @@ def watched_by(watch: Watcher) -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=256)
-def _parameters(fn: Any) -> frozenset[str]:
-    spec = inspect.getfullargspec(fn)
-    return frozenset([*spec.args, *spec.kwonlyargs])
+def _signature(fn: Any) -> inspect.Signature:
+    return inspect.signature(fn)
 
 
 def _convert(argument: Any) -> Any:
@@ -176,11 +175,13 @@ def run(executor: Any, *args: Any, **kwargs: Any) -> None:
     """What `GridExecutor.__call__` does."""
     global current
     fn, builder = executor.fn, interpreter.interpreter_builder
-    known = _parameters(fn)
-    kwargs = {name: value for name, value in kwargs.items() if name in known}  # num_warps and its kin
+    signature = _signature(fn)
+    kwargs = {name: value for name, value in kwargs.items() if name in signature.parameters}  # without num_warps
     for hook in executor.pre_run_hooks:
         hook(*args, **kwargs)
-    given = inspect.getcallargs(fn, *args, **kwargs)
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = bound.arguments
     scope = interpreter._patch_lang(fn)
     before = current
     try:

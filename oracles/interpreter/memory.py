@@ -21,8 +21,8 @@ from oracles.interpreter.findings import GuardError
 from oracles.interpreter.launch import Launch, Span, pointer_type_bytes
 
 _smallest, _largest = np.minimum.reduce, np.maximum.reduce
-#: Below so many lanes, Python finds the smallest address faster than numpy.
-FEW = 16
+#: Up to so many lanes, Python finds the smallest address faster than numpy.
+FEW = 64
 
 
 def install() -> None:
@@ -168,11 +168,11 @@ def check(access: str, ptrs: Any, mask: np.ndarray | None) -> None:
             data = data[mask]
             if not data.size:
                 return
-        if data.size < FEW and data.ndim == 1:
+        data = data.ravel()
+        if data.size <= FEW:
             addresses = data.tolist()
             first, last = min(addresses), max(addresses)
         else:
-            data = data.ravel()
             first, last = int(_smallest(data)), int(_largest(data))
     if ptrs.wrapped is not None:
         overflow.judge(access, ptrs, mask)

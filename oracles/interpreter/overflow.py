@@ -45,7 +45,7 @@ def install() -> None:
         out = plain_cast(src, dst_type, is_signed)
         if out.data.dtype == _INT32 and src.data.dtype == np.int64:
             lost = out.data != src.data
-            if lost.any():
+            if np.count_nonzero(lost):
                 _mark(out, lost)
         return out
 
@@ -64,7 +64,7 @@ def _checked(plain: Any, of_lanes: Any, of_numbers: Any) -> Any:
                 _mark(out, np.ones(data.shape, bool))
         else:
             wrapped = of_lanes(lhs.data, rhs.data, dtype=np.int64) != data
-            if wrapped.any():
+            if np.count_nonzero(wrapped):  # in half the time of `any`
                 _mark(out, wrapped)
         return out
 

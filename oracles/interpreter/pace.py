@@ -1,24 +1,24 @@
-"""What makes the interpreter about three times as fast, without changing any result.
+"""What makes the interpreter about six times as fast, without changing any result.
 
-Measured on a forward and backward of 27 lookups: 200 ms as it comes, 55 ms with all of these.
+Measured on a forward and backward of 27 lookups, three of each row: 117 ms as it comes, 19 ms with all of these.
 * It patches `triton.language` again at every launch and every call of a device function; here once and for good.
 * It emulates int32 overflow checks whose outcome nobody reads.
-* It checks what a load is given again and again.
+* It converts, checks and broadcasts operands that need none of it (`shortcuts`).
 * It interprets Philox, a hundred operations for each number with noise, which numpy does in a few.
-* It builds the same few type objects over and over, and casts and broadcasts values to what they already are.
+* It builds the same few type objects over and over, asks each value twice whether its numbers fit its type, and casts
+  and broadcasts values to what they already are.
 * It calls small functions by the million, at whatever depth of Python's stack a test happens to be (`_make_room`).
 """
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 
-from oracles.interpreter import launch, memory
+from oracles.interpreter import launch, shortcuts
 
 #: Slots of Python's stack that a launch asks for, to get twice as much.
 ROOM = 2**14
@@ -39,8 +39,11 @@ def install() -> None:
     _remember_block_types()
     _remember_shapes()
     _skip_what_changes_nothing()
-    _shorten_operators()
-    _shorten_loads()
+    _remember_argument_types()
+    _call_device_functions_directly()
+    _check_handles_quickly()
+    _shorten_builder()
+    shortcuts.install()
     _shorten_philox()
 
 
@@ -89,15 +92,85 @@ def _remember_numpy_types() -> None:
 def _remember_block_types() -> None:
     block_type = tl.core.block_type
     make, known = block_type.__init__, {}
+    shapes: dict[tuple[int, ...], Any] = {}
 
     def init(self: Any, element_ty: Any, shape: Any) -> None:
-        key = (element_ty.name, tuple(getattr(s, "value", s) for s in shape))
+        sizes = tuple(getattr(s, "value", s) for s in shape)
+        key = (element_ty.name, sizes)
         if key not in known:
             make(self, element_ty, shape)
+            self.shape = shapes.setdefault(sizes, self.shape)  # one object, so that its identity names it
             known[key] = dict(vars(self))
         vars(self).update(known[key])
 
     block_type.__init__ = init
+
+
+def _remember_argument_types() -> None:
+    find, known = tl.str_to_ty, {}
+
+    def str_to_ty(name: str, c: Any) -> Any:
+        if c is not None or type(name) is not str:
+            return find(name, c)
+        if name not in known:
+            known[name] = find(name, c)
+        return known[name]
+
+    tl.str_to_ty = str_to_ty
+
+
+def _call_device_functions_directly() -> None:
+    """A kernel's call of a device function: rewritten once, and nothing to patch."""
+    function, error = interpreter.InterpretedFunction, interpreter.InterpreterError
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        rewritten = self.rewritten_fn.get(self.fn) or self.rewrite()
+        try:
+            return rewritten(*args, **kwargs)
+        except Exception as e:
+            raise error(repr(e)) from e
+
+    function.__call__ = call
+
+
+def _check_handles_quickly() -> None:
+    """A handle's data may not be wider than its type: what obviously is not need not be looked at closely."""
+    handle, pointer = interpreter.TensorHandle, tl.core.pointer_type
+    examine = handle.__post_init__
+
+    def init(self: Any, data: Any, dtype: Any, attr: Any = None) -> None:
+        self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
+        size = data.itemsize
+        if size > 1 and type(dtype) is not pointer and size * 8 > dtype.primitive_bitwidth:
+            examine(self)
+
+    handle.__init__ = init
+
+
+def _shorten_builder() -> None:
+    """The operations that kernels are made of, without a second look at what they are given."""
+    builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
+    slow_op, slow_addptr, uint64 = builder.binary_op, builder.create_addptr, np.uint64
+
+    def binary_op(self: Any, lhs: Any, rhs: Any, op: Any) -> Any:
+        left, scalar = lhs.data, lhs.dtype
+        if left.itemsize == 1 or left.dtype is not rhs.data.dtype or scalar.is_block():
+            return slow_op(self, lhs, rhs, op)
+        out = op(left, rhs.data)
+        return handle(out, scalar) if out.itemsize <= left.itemsize else slow_op(self, lhs, rhs, op)
+
+    def addptr(self: Any, ptr: Any, offset: Any) -> Any:
+        if ptr.dtype.is_block():
+            return slow_addptr(self, ptr, offset)
+        width = max(1, ptr.dtype.element_ty.primitive_bitwidth // 8)
+        return handle(ptr.data + offset.data.astype(uint64) * width, ptr.dtype)
+
+    def expand_dims(self: Any, arg: Any, axis: Any) -> Any:
+        shape = [*arg.data.shape]
+        shape.insert(axis, 1)
+        return handle(arg.data.reshape(shape), arg.dtype.scalar)
+
+    builder.binary_op, builder.create_addptr, builder.create_expand_dims = binary_op, addptr, expand_dims
 
 
 def _remember_shapes() -> None:
@@ -105,7 +178,7 @@ def _remember_shapes() -> None:
     make, known = tensor.__init__, {}
 
     def init(self: Any, handle: Any, ty: Any) -> None:
-        key = tuple(ty.shape) if ty.is_block() else ()
+        key = id(ty.shape) if ty.is_block() else 0
         if key not in known:
             make(self, handle, ty)
             known[key] = (self.shape, self.numel)
@@ -154,142 +227,6 @@ def _with_semantic(function: Any, semantic: Any) -> Any:
         return function(*args, **kwargs)
 
     return call
-
-
-#: Operators of `tl.tensor`: the builder's operation for integers, for floats and for booleans, and whether it compares.
-_OPERATORS: dict[str, tuple[str, str, str | None, bool]] = {
-    "__add__": ("create_add", "create_fadd", None, False),
-    "__sub__": ("create_sub", "create_fsub", None, False),
-    "__mul__": ("create_mul", "create_fmul", None, False),
-    "__lt__": ("create_icmpSLT", "create_fcmpOLT", None, True),
-    "__gt__": ("create_icmpSGT", "create_fcmpOGT", None, True),
-    "__ge__": ("create_icmpSGE", "create_fcmpOGE", None, True),
-    "__le__": ("create_icmpSLE", "create_fcmpOLE", None, True),
-    "__eq__": ("create_icmpEQ", "create_fcmpOEQ", None, True),
-    "__ne__": ("create_icmpNE", "create_fcmpUNE", None, True),
-    "__and__": ("create_and", "", "create_and", False),
-    "__or__": ("create_or", "", "create_or", False),
-    "__lshift__": ("create_shl", "", None, False),
-    "__rshift__": ("create_ashr", "", None, False),
-}
-_INTEGERS = {"int32": np.int32, "int64": np.int64}
-
-
-def _shorten_operators() -> None:
-    """Operands that need no conversion, and signed integers with a small constant, go straight to the builder, which
-    lets numpy broadcast them."""
-    for name, (for_ints, for_floats, for_bools, compares) in _OPERATORS.items():
-        operations = {"int32": for_ints, "int64": for_ints}
-        if for_floats:
-            operations |= {"fp32": for_floats, "fp64": for_floats}
-        if for_bools:
-            operations["int1"] = for_bools
-        setattr(tl.core.tensor, name, _short_operator(getattr(tl.core.tensor, name), operations, compares))
-    _shorten_pointer_arithmetic()
-
-
-def _short_operator(slow: Any, operations: dict[str, str], compares: bool) -> Any:
-    builder, tensor, handle = interpreter.interpreter_builder, tl.core.tensor, interpreter.TensorHandle
-
-    def operator(self: Any, other: Any) -> Any:
-        scalar, left = self.dtype, self.handle
-        kind = scalar.name
-        operation = operations.get(kind)
-        if operation is None:
-            return slow(self, other)
-        if type(other) is tensor:
-            shape, right = _common_shape(self, other), other.handle
-            if other.dtype.name != kind:
-                if kind not in _INTEGERS or other.dtype.name not in _INTEGERS:
-                    return slow(self, other)
-                scalar = tl.int64
-                left, right = _widened(left), _widened(right)
-        elif type(other) is int and kind in _INTEGERS and -(2**31) <= other < 2**31:
-            shape, right = _shape(self), handle(np.array([other], _INTEGERS[kind]), self.dtype)
-        else:
-            return slow(self, other)
-        if shape is None:
-            return slow(self, other)
-        scalar = tl.int1 if compares else scalar
-        return tensor(getattr(builder, operation)(left, right), tl.block_type(scalar, shape) if shape else scalar)
-
-    return operator
-
-
-def _widened(value: Any) -> Any:
-    wide = interpreter.TensorHandle(value.data.astype(np.int64, copy=False), tl.int64)
-    wide.wrapped = value.wrapped
-    return wide
-
-
-def _shorten_pointer_arithmetic() -> None:
-    """A pointer, or a block of them, plus an integer or a block of them."""
-    builder, tensor = interpreter.interpreter_builder, tl.core.tensor
-    handle, slow = interpreter.TensorHandle, tensor.__add__
-
-    def add(self: Any, other: Any) -> Any:
-        if not self.dtype.is_ptr():
-            return slow(self, other)
-        if type(other) is tensor and other.dtype.name in _INTEGERS:
-            shape, right = _common_shape(self, other), other.handle
-        elif type(other) is int:
-            shape, right = _shape(self), handle(np.array([other], np.int64), tl.int64)
-        else:
-            return slow(self, other)
-        if shape is None:
-            return slow(self, other)
-        result = builder.create_addptr(self.handle, right)
-        return tensor(result, tl.block_type(self.dtype, shape) if shape else self.dtype)
-
-    tensor.__add__ = add
-
-
-def _shape(a: Any) -> Any:
-    return a.type.shape if a.type.is_block() else ()
-
-
-_shapes: dict[tuple[int, int], Any] = {}
-
-
-def _common_shape(a: Any, b: Any) -> Any:
-    """What two values broadcast to, () for scalars; None unless numpy and Triton agree on it."""
-    # Shapes are remembered objects (`_remember_shapes`), so their identity names them.
-    key = (id(a.shape), id(b.shape))
-    if key not in _shapes:
-        left, right = ([s.value for s in x.shape] for x in (a, b))
-        if left and right and len(left) != len(right):
-            _shapes[key] = None
-        elif left and right:
-            fits = all(1 in (m, n) or m == n for m, n in zip(left, right, strict=True))
-            _shapes[key] = [max(m, n) for m, n in zip(left, right, strict=True)] if fits else None
-        else:
-            _shapes[key] = left or right
-    return _shapes[key]
-
-
-def _shorten_loads() -> None:
-    """Loads without a mask, and masked ones of a mask in their own shape with zeros elsewhere, go to the builder."""
-    builder, slow, tensor = interpreter.interpreter_builder, tl.load, tl.core.tensor
-    # A cache policy, a flag for volatile and their kin mean nothing to the interpreter.
-    rest = (None,) * (len(inspect.signature(interpreter.InterpreterBuilder.create_load).parameters) - 2)
-
-    def load(pointer: Any, mask: Any = None, other: Any = None, **kwargs: Any) -> Any:
-        if kwargs or type(pointer) is not tensor or not pointer.dtype.is_ptr() or pointer.dtype.element_ty.is_int1():
-            return slow(pointer, mask, other, **kwargs)
-        handle, block, element = pointer.handle, pointer.type.is_block(), pointer.dtype.element_ty
-        launch.scalar = not block
-        if mask is None and other is None:
-            out = builder.create_load(handle, *rest)
-        elif type(mask) is tensor and mask.shape is pointer.shape and type(other) in (int, float) and other == 0:
-            zeros = memory.zeros(handle.data.shape, element, interpreter._get_np_dtype(element))
-            if mask.handle.data.shape != handle.data.shape:
-                return slow(pointer, mask, other)
-            out = builder.create_masked_load(handle, mask.handle, zeros, *rest)
-        else:
-            return slow(pointer, mask, other)
-        return tensor(out, tl.block_type(element, pointer.type.shape) if block else element)
-
-    tl.load = tl.core.load = load
 
 
 #: Multipliers of Philox4x32, and what its keys grow by each round (Salmon et al., "Parallel random numbers: as easy as

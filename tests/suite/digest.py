@@ -1,4 +1,5 @@
-"""Prints a digest of what the kernels leave on every small stored case; with `plain`, at the interpreter's own pace."""
+"""Prints what single operations give, and a digest of what the kernels leave on every small stored case; with `plain`,
+at the interpreter's own pace."""
 
 from __future__ import annotations
 
@@ -15,10 +16,13 @@ from oracles.compare import bits
 from oracles.implementation import Forward
 from oracles.interpreter import pace
 from oracles.kernels import IMPLEMENTATION
+from tests.suite import operations
 
 if __name__ == "__main__":
     if sys.argv[1] == "plain":
         pace.install = lambda: None
+    for line in operations.lines():
+        print(line)
     for stored in stored_cases():
         if stored.path.stat().st_size > 1200:
             continue

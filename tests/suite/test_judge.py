@@ -15,7 +15,7 @@ from oracles.check import check
 from oracles.contract import Refusal
 from oracles.implementation import Backward, Forward, Routing, Trace
 from oracles.interval import neighbours
-from oracles.kernels import TbeKernels
+from oracles.kernels import MERGES, TbeKernels
 from oracles.torch_reference import IMPLEMENTATION, TorchReference
 from strategies.cases import cases
 
@@ -291,6 +291,34 @@ def test_a_sweep_that_never_ran_its_path_fails() -> None:
 @given(case=cases())
 def test_the_reference_passes_its_own_judge(case: Case) -> None:
     assert check(case, IMPLEMENTATION, CPU).findings == []
+
+
+def test_what_was_admitted_is_counted_again_and_what_is_not_the_same_is_looked_at() -> None:
+    once, twice = check(CASE, IMPLEMENTATION, CPU, "own"), check(CASE, Rerouted(lambda trace: None), CPU)
+    assert (once.runs, twice.runs) == (1, 2)
+    for key, sharpness in once.sharpness.items():
+        assert twice.sharpness[key] == replace(sharpness, exact=2 * sharpness.exact, bounded=2 * sharpness.bounded)
+    bumped = check(CASE, Rerouted(lambda trace: bump(backward(trace).weights[0], 1, 0)), CPU)
+    assert (bumped.runs, bumped.status) == (2, "failed")
+
+
+@pytest.mark.parametrize("lengths", [(1,), (1, 1), (2,), (1, 4), (3, 5, 9), (40,)])
+def test_a_sweep_has_every_split_by_every_merge_and_none_twice(lengths: tuple[int, ...]) -> None:
+    """Runs are short or long, on each side of each length; long ones of one chunk, of two, of a lookup each."""
+    bags = tuple((row,) * length for row, length in enumerate(lengths))
+    case = Case((Table(9, 2),), (0,), (Batch((bags,)),), (0, 0))
+    _own, *others = TbeKernels().routings(case, CPU)
+    starts = {1, *(t for n in lengths for t in (n, n + 1) if t <= max(lengths))}
+    splits = [tuple(n >= routing["long_run_threshold"] for n in lengths) for routing in others]
+    for merge in MERGES:
+        merged = [(split, r) for split, r in zip(splits, others, strict=True) if r.get("long_run_merge") == merge]
+        assert {split for split, _ in merged} == {tuple(n >= t for n in lengths) for t in starts}
+        chunks = {routing.get("chunk_size", 256) for split, routing in merged if all(split)}
+        assert chunks >= {-(-max(lengths) // 32), max(lengths)}
+        assert max(chunks) > max(lengths)
+    assert sum(not any(split) for split in splits) == 1
+    at = [(r["long_run_threshold"], r.get("chunk_size"), r.get("long_run_merge")) for r in others]
+    assert len(set(at)) == len(at)
 
 
 def test_a_sweep_cuts_no_run_into_many_pieces() -> None:

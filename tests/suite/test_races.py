@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import triton
@@ -180,5 +182,7 @@ def test_the_whole_sweep_ends_with_the_race_detector() -> None:
     true = check(case, IMPLEMENTATION, CPU, "raced")
     assert (true.status, true.raced, true.runs) == ("passed", False, 2)
     assert true.watched > true.met > 0
+    apart = check(replace(case, routing={}, schedule=()), IMPLEMENTATION, CPU, "raced")
+    assert (apart.runs, apart.met) == (1, 0)  # the other way round nothing can be different
     elsewhere = check(case, IMPLEMENTATION, torch.device("cuda"), "raced")
     assert (elsewhere.status, elsewhere.reason) == ("not checked", "the race detector lives in the interpreter")
