@@ -129,7 +129,7 @@ def batch_tensors(case: Case, batch: int, device: torch.device) -> BatchTensors:
     )
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=8)
 def _batch_values(case: Case, batch: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     """What ids, offsets, per-sample weights and the gradient of the output hold. Shared by all who ask: read only."""
     given = case.batches[batch]

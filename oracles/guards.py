@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 #: of the strategies, so that a write one row off is told and does not tear up the heap.
 MARGIN = 2**13 + 2**8
 PATTERN = 7777
+#: The same for types of one byte, which hold no such number.
+BYTE_PATTERN = 97
 #: Larger buffers are not filled (a table beyond 2**31 elements would cost seconds and its lazily mapped memory).
 MOST_FILLED = 2**24
 
@@ -52,13 +54,13 @@ class GuardZones(TorchDispatchMode):
 
     def _guarded(self, plain: Tensor, filled: bool) -> Tensor:
         margin, small = MARGIN // plain.element_size(), plain.numel() <= MOST_FILLED
-        size = plain.numel() + 2 * margin
+        size, pattern = plain.numel() + 2 * margin, _pattern(plain.dtype)
         if small:
-            whole = torch.full((size,), PATTERN, dtype=plain.dtype, device=plain.device)
+            whole = torch.full((size,), pattern, dtype=plain.dtype, device=plain.device)
         else:
             whole = torch.empty(size, dtype=plain.dtype, device=plain.device)
-            whole[:margin] = PATTERN
-            whole[-margin:] = PATTERN
+            whole[:margin] = pattern
+            whole[-margin:] = pattern
         window = whole[margin:-margin].view(plain.shape)
         if filled:
             window.copy_(plain)
@@ -73,7 +75,7 @@ class GuardZones(TorchDispatchMode):
         for whole, margin, window in self._buffers:
             kind = (whole.dtype, whole.device)
             if kind not in patterns:
-                patterns[kind] = torch.full((margin,), PATTERN, dtype=whole.dtype, device=whole.device)
+                patterns[kind] = torch.full((margin,), _pattern(whole.dtype), dtype=whole.dtype, device=whole.device)
             for side, part in (("before", whole[:margin]), ("behind", whole[-margin:])):
                 if torch.equal(part, patterns[kind]):
                     continue
@@ -81,3 +83,7 @@ class GuardZones(TorchDispatchMode):
                 shape = f"{str(window.dtype).removeprefix('torch.')}{list(window.shape)}"
                 found.append(f"{overwritten} elements {side} a buffer {shape} were overwritten")
         return found
+
+
+def _pattern(dtype: torch.dtype) -> int:
+    return PATTERN if dtype.itemsize > 1 else BYTE_PATTERN

@@ -14,6 +14,8 @@ ALLOCATIONS = {
     "zeros": lambda: torch.zeros(6, dtype=torch.int64),
     "full": lambda: torch.full((4,), 9, dtype=torch.int32),
     "ones": lambda: torch.ones(3, dtype=torch.bfloat16),
+    "bytes": lambda: torch.empty(3, dtype=torch.uint8),
+    "fp8": lambda: torch.zeros(3, dtype=torch.float8_e4m3fn),
 }
 
 
