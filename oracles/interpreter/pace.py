@@ -156,8 +156,7 @@ def _shorten_builder() -> None:
         left, scalar = lhs.data, lhs.dtype
         if left.itemsize == 1 or left.dtype is not rhs.data.dtype or scalar.is_block():
             return slow_op(self, lhs, rhs, op)
-        out = op(left, rhs.data)
-        return handle(out, scalar) if out.itemsize <= left.itemsize else slow_op(self, lhs, rhs, op)
+        return handle(op(left, rhs.data), scalar)
 
     def addptr(self: Any, ptr: Any, offset: Any) -> Any:
         if ptr.dtype.is_block():
