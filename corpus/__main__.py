@@ -30,7 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
         default="all",
         help="which routings to run; raced: the own one, under the race detector, as all does in the end",
     )
-    command.add_argument("--relation", metavar="NAME", help="run a relation of oracles.metamorphic, not the reference")
+    command.add_argument(
+        "--relation", metavar="NAME", help="run a relation of oracles.relations.relate, not the reference"
+    )
     command.add_argument("--jobs", type=int, help="processes (default: one a core on a CPU, one on a GPU)")
     shown = commands.add_parser("show", help="say what is in stored cases: bags, runs and which way they go, settings")
     shown.add_argument("cases", nargs="*", metavar="PATH|ID", help="files, folders or names; default: corpus/cases")
@@ -41,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     distilled.add_argument("--half", type=int, metavar="SEED", help="from a random half, to be judged on the other")
     given = parser.parse_args(arguments)
     if given.command == "show":
-        from corpus.show import show
+        from oracles.show.show import show
 
         return show(given)
     if given.command == "distill" or given.device == "cpu":
@@ -49,12 +51,17 @@ def main(arguments: list[str] | None = None) -> int:
         os.environ.setdefault("TRITON_INTERPRET", "1")
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     if given.command == "distill":
-        from corpus.distill import distill
+        from tests.mutants.distill import distill
 
         return distill(given)
-    from corpus.replay import replay
+    from oracles.replay import replay
 
-    return replay(given)
+    code = replay(given)
+    if not given.cases and not given.relation:
+        from tests.mutants.corpus_score import told
+
+        print(told())
+    return code
 
 
 if __name__ == "__main__":

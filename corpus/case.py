@@ -150,7 +150,8 @@ class Case(_Terse):
     `order`: batch numbers; the first mention is that batch's forward, the second its backward. `routing`: the knobs of
     the implementation under test; what it does not name has its default. `stochastic_rounding`: of the updated weights,
     with noise made from `rounding_seed`; fp32 weights take no notice of it. `schedule`: where races are hunted, how the
-    interpreter interleaves the programs of a launch (`oracles.interpreter.schedules`); a GPU takes no notice.
+    interpreter interleaves the programs of a launch (`oracles.interpreter.concurrency.schedules`); a GPU takes no
+    notice.
     """
 
     tables: tuple[Table, ...]

@@ -20,11 +20,10 @@ from corpus.case import Case
 from corpus.store import case_id, running
 from corpus.tensors import ids_and_lengths, random_bits
 from oracles import interpreter
-from oracles.compare import Finding, Sharpness
 from oracles.implementation import Implementation, Routing, Trace
-from oracles.interpreter import seen
 from oracles.interpreter.findings import GuardError
-from oracles.judge import Judge
+from oracles.values.compare import Finding, Sharpness
+from oracles.values.judge import Judge
 
 #: Routings of a "some" sweep beyond the case's own, and how many bags and lookups they may work on together. A lookup
 #: of a row wider than this many columns counts as several.
@@ -40,7 +39,7 @@ class Verdict:
     `case` pins the routing that failed. `paths` counts path launches of the case's own routing, `sweep_paths` those of
     the other runs. `raced`: the run that failed was one under the race detector; `watched`: launches that it saw,
     `met`: those whose programs meet in memory. `sharpness` and `changed` as in `Judgement`, over all runs. `relation`:
-    the one that was checked instead (`oracles.metamorphic`), or "".
+    the one that was checked instead (`oracles.relations.relate`), or "".
     """
 
     case: Case
@@ -82,7 +81,7 @@ def check(
     judge = Judge(case)
     run = partial(_run, verdict, judge, implementation=implementation, device=device, journal=journal)
     if sweep != "raced":
-        with seen.remembering():
+        with interpreter.remembering():
             run(case, _sweep(case, implementation, device, sweep))
         if sweep != "own" and verdict.status == "passed":
             _demand_paths(case, implementation, verdict)
@@ -100,7 +99,7 @@ def check(
 def _racing(backwards: bool) -> AbstractContextManager[Any]:
     """The race detector, in an interpreter that is ready for it."""
     interpreter.install()
-    from oracles.interpreter import races
+    from oracles.interpreter.concurrency import races
 
     return races.watching(backwards)
 

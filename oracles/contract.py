@@ -79,6 +79,19 @@ def effective_batch(case: Case, batch: int) -> EffectiveBatch:
     )
 
 
+def run_lengths(case: Case, batch: int) -> list[int]:
+    """How often each touched row of a batch is looked up."""
+    effective, starts = effective_batch(case, batch), case.bag_starts(batch)
+    lengths: list[int] = []
+    for table in set(case.feature_table_map):
+        features = [f for f, t in enumerate(case.feature_table_map) if t == table]
+        ids = np.concatenate(
+            [effective.ids[effective.offsets[starts[f]] : effective.offsets[starts[f + 1]]] for f in features]
+        )
+        lengths += np.unique(ids[ids >= 0], return_counts=True)[1].tolist()
+    return lengths
+
+
 def _refuse_offsets(case: Case, batch: int, given: np.ndarray, N: int) -> Refusal:
     """The first offset that does not start at 0, decreases, or does not end at N."""
     last = len(given) - 1

@@ -34,7 +34,7 @@ class Forward:
 
 
 @dataclass
-class RowGradients:
+class LeftRowGradients:
     """The touched linear rows int64 `[n]` (tables one after the other), their summed gradients fp32 `[n, max D]`, zeros
     beyond each row's D, and how many entries count."""
 
@@ -59,7 +59,7 @@ class Backward:
     psw_gradient: Tensor | None
     weights_grad_is_none: bool
     iterations: int | None
-    row_gradients: RowGradients | None = None
+    row_gradients: LeftRowGradients | None = None
     tensor_products: bool = False
 
 
@@ -82,7 +82,7 @@ class Implementation(Protocol):
 
     Two more methods are asked if they are there. `describe_run(case, routing, length)`: which way a run of so many
     lookups goes, for reports. `repeats(case, routing, device)`: whether the same run adds up in the same order every
-    time; then `oracles.metamorphic` compares sums that are not exact bit for bit as well, where it can.
+    time; then `oracles.relations.relate` compares sums that are not exact bit for bit as well, where it can.
     """
 
     name: str

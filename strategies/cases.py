@@ -26,8 +26,8 @@ from corpus.case import (
 )
 from strategies.bags import feature_bags
 from strategies.optimizers import CLIPS, RATES, fp32, optimizers
-from strategies.rounding import rounded
 from strategies.routing import INTERPRETER, Limits, config_of, routings
+from strategies.stochastic import rounded
 from strategies.tables import table_sets
 from strategies.values import values
 from tbe_kernels.config import KernelConfig

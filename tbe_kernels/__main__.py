@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tbe_kernels import compile as compile_gate
+from tbe_kernels.aot import compile as compile_gate
 
 
 def main() -> int:

@@ -1,4 +1,5 @@
-"""The arguments of a lookup, checked: a `Batch` comes out, or a ValueError that names the argument and the value."""
+"""The arguments of a lookup, checked: a `LookupBatch` comes out, or a ValueError that names the argument and the
+value."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
-from tbe_kernels.batch import BagLayout, Batch, plain_bags, variable_bags
+from tbe_kernels.batch import BagLayout, LookupBatch, plain_bags, variable_bags
 from tbe_kernels.spec import PoolingMode
 from tbe_kernels.tables import EmbeddingTables
 
@@ -22,7 +23,7 @@ def checked_batch(
     per_sample_weights: Tensor | None,
     batch_size_per_feature_per_rank: Sequence[Sequence[int]] | None,
     feature_requires_grad: Tensor | None,
-) -> Batch:
+) -> LookupBatch:
     """The batch, contiguous and outside autograd, once every argument is known to fit.
 
     Raises ValueError otherwise, and RuntimeError for tensors on a CPU in a process that does not interpret.
@@ -57,7 +58,7 @@ def checked_batch(
                 f"got {requires.numel()}"
             )
         requires = requires.detach().to(torch.int32)
-    return Batch(
+    return LookupBatch(
         indices.detach().contiguous(),
         offsets.detach().contiguous(),
         psw,

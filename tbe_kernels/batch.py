@@ -58,7 +58,7 @@ class BagLayout:
 
 
 @dataclass(frozen=True)
-class Batch:
+class LookupBatch:
     """The tensors of one batch. `check_rows`: the features' row counts, if kernels have to read a bad id as row 0.
 
     `indices` `[N]` and `offsets` `[bags + 1]`: int32 or int64. `per_sample_weights`: fp32 `[N]` or None.

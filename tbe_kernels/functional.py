@@ -22,9 +22,9 @@ from tbe_kernels.backward.operands import lookups_in, no_row_gradients, rows_of
 from tbe_kernels.backward.plan import BackwardPlan, plan_backward
 from tbe_kernels.backward.psw_gradient import gradient_of_per_sample_weights
 from tbe_kernels.backward.short_run import step_short_runs
-from tbe_kernels.batch import Batch
+from tbe_kernels.batch import LookupBatch
 from tbe_kernels.forward.bounds_check import check_indices, check_offsets, raise_first_bad
-from tbe_kernels.forward.generic import pooled_forward
+from tbe_kernels.forward.pooled import pooled_forward
 from tbe_kernels.forward.small_table import small_table_forward, takes_small_table
 from tbe_kernels.forward.unpooled import unpooled_forward
 from tbe_kernels.observe import took
@@ -65,7 +65,7 @@ class _Lookup(torch.autograd.Function):
         weights: Tensor,
         per_sample_weights: Tensor | None,
         tables: EmbeddingTables,
-        given: Batch,
+        given: LookupBatch,
         trains: bool,
     ) -> Tensor:
         batch, output, counts, row_counts = forward(tables, given, trains and _counts(tables))
@@ -82,7 +82,7 @@ class _Lookup(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         indices, offsets, psw, counts, row_counts = ctx.saved_tensors
         tables: EmbeddingTables = ctx.tables
-        batch = Batch(indices, offsets, psw, ctx.bags, ctx.check_rows, ctx.feature_requires_grad)
+        batch = LookupBatch(indices, offsets, psw, ctx.bags, ctx.check_rows, ctx.feature_requires_grad)
         grad_output = grad_output.contiguous()
         psw_gradient = None
         if ctx.needs_input_grad[1]:
@@ -93,8 +93,8 @@ class _Lookup(torch.autograd.Function):
 
 
 def forward(
-    tables: EmbeddingTables, given: Batch, keep_counts: bool = False
-) -> tuple[Batch, Tensor, Tensor | None, Tensor | None]:
+    tables: EmbeddingTables, given: LookupBatch, keep_counts: bool = False
+) -> tuple[LookupBatch, Tensor, Tensor | None, Tensor | None]:
     """Check and look up: the batch as later kernels may read it, the output, for MEAN the count of each bag, and with
     `keep_counts`, on the route that has them, how often each bag names each row."""
     batch, check = check_offsets(tables, given)
@@ -120,7 +120,7 @@ def forward(
 
 def fold_and_step(
     tables: EmbeddingTables,
-    batch: Batch,
+    batch: LookupBatch,
     grad_output: Tensor,
     bag_counts: Tensor | None,
     plan: BackwardPlan | None = None,
@@ -158,5 +158,5 @@ def _counts(tables: EmbeddingTables) -> bool:
     return tables.config.backward_from_counts and tables.optimizer.row.steps
 
 
-def _hoists(tables: EmbeddingTables, batch: Batch) -> bool:
+def _hoists(tables: EmbeddingTables, batch: LookupBatch) -> bool:
     return tables.config.hoist_transpose_to_forward and batch.indices.numel() > 0

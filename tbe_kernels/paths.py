@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tbe_kernels.backward import from_counts, long_run, long_run_fused, plan, psw_gradient, short_run
-from tbe_kernels.forward import bounds_check, generic, small_table, unpooled
+from tbe_kernels.forward import bounds_check, pooled, small_table, unpooled
 from tbe_kernels.optimizers import OPTIMIZERS
 
 
@@ -87,19 +87,19 @@ PATHS: tuple[KernelPath, ...] = (
     KernelPath(
         "check.indices.fused",
         "check",
-        (generic.pooled_forward_kernel, unpooled.unpooled_forward_kernel, small_table.small_table_kernel),
+        (pooled.pooled_forward_kernel, unpooled.unpooled_forward_kernel, small_table.small_table_kernel),
         Eligibility(knobs={"fused_bounds_check": (True,)}, case=_CHECKED, repairs="ids"),
     ),
     KernelPath(
         "forward.pooled",
         "forward",
-        (generic.pooled_forward_kernel,),
+        (pooled.pooled_forward_kernel,),
         Eligibility(case={"pooling_mode": ("SUM", "MEAN")}, lookups=False),
     ),
     KernelPath(
         "forward.pooled.variable",
         "forward",
-        (generic.pooled_forward_kernel,),
+        (pooled.pooled_forward_kernel,),
         Eligibility(case={"pooling_mode": ("SUM", "MEAN")}, lookups=False, variable=True),
     ),
     KernelPath(

@@ -20,7 +20,7 @@ import coverage
 import pytest
 
 from oracles.interpreter import arcs
-from tbe_kernels.reach import PACKAGE, jit_files
+from tbe_kernels.aot.reach import PACKAGE, jit_files
 
 Arcs = dict[str, set[tuple[int, int]]]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oracles.check import Verdict
-from oracles.compare import Sharpness
+from oracles.values.compare import Sharpness
 
 
 @dataclass

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
+from contextlib import AbstractContextManager
 
 
 def interpreting() -> bool:
@@ -23,9 +24,11 @@ def install() -> None:
     """Put the hooks in, once for the process. Raises RuntimeError in a process that compiles, or if a guard is dead."""
     if not interpreting():
         raise RuntimeError("the interpreter's hooks need TRITON_INTERPRET=1, set before triton is imported")
-    from oracles.interpreter import casts, controls, histograms, launch, memory, overflow, pace, poison
+    from oracles.interpreter import controls, launch, memory, overflow
+    from oracles.interpreter.faithful import casts, histograms, poison
+    from oracles.interpreter.pace import language
 
-    pace.install()  # first, for what it shortens lies below the hooks of the others
+    language.install()  # first, for what it shortens lies below the hooks of the others
     casts.install()
     histograms.install()
     launch.install()
@@ -33,3 +36,10 @@ def install() -> None:
     memory.install()
     poison.install()  # decides what masked lanes hold before the access goes on to `memory`
     controls.verify()
+
+
+def remembering() -> AbstractContextManager[None]:
+    """Launches of the block that come again bit for bit are not run again."""
+    from oracles.interpreter.pace import memo
+
+    return memo.remembering()

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from oracles.interpreter import launch, races, schedules
+from oracles.interpreter.concurrency import countdown, races
 from oracles.interpreter.findings import GuardError
 
 
@@ -67,20 +67,6 @@ def add_up(total, ATOMIC: tl.constexpr):
 
 
 @triton.jit
-def countdown(out, sums, counter, ORDER: tl.constexpr, BEFORE: tl.constexpr, AFTER: tl.constexpr, LANES: tl.constexpr):
-    """Each program adds to every lane; the last one copies the sums."""
-    at = tl.arange(0, LANES)
-    tl.atomic_add(sums + at, 1.0, sem="relaxed")
-    if BEFORE:
-        tl.debug_barrier()
-    before = tl.atomic_add(counter, 1, sem=ORDER)
-    if before == tl.num_programs(0) - 1:
-        if AFTER:
-            tl.debug_barrier()
-        tl.store(out + at, tl.load(sums + at))
-
-
-@triton.jit
 def row_state(state, BARRIER: tl.constexpr):
     """Every lane loads what one lane stores."""
     value = tl.load(state)
@@ -115,10 +101,6 @@ def _far_rows(fault: bool) -> None:
     far_rows[(1,)](torch.zeros(2), torch.zeros(4), rows, 2**12, False, 2)
 
 
-def _countdown(order: str = "acq_rel", before: bool = True, after: bool = True) -> None:
-    countdown[(2,)](torch.zeros(4), torch.zeros(4), torch.zeros(1, dtype=torch.int32), order, before, after, 4)
-
-
 def _add_up(atomic: bool) -> None:
     add_up[(2,)](torch.zeros(1), atomic)
 
@@ -146,12 +128,7 @@ BOUNDS: tuple[Control, ...] = (
 RACES: tuple[Control, ...] = (
     ("atomic adds", None, lambda: _add_up(True)),
     ("adds that are not atomic", "races", lambda: _add_up(False)),
-    ("a countdown", None, _countdown),
-    ("a relaxed countdown", "races", lambda: _countdown("relaxed")),
-    ("a countdown that releases nothing", "races", lambda: _countdown("acquire")),
-    ("a countdown that acquires nothing", "races", lambda: _countdown("release")),
-    ("a countdown without a barrier before it", "races", lambda: _countdown(before=False)),
-    ("a countdown without a barrier behind it", "races", lambda: _countdown(after=False)),
+    *((what, "races" if faulty else None, run) for what, faulty, run in countdown.CONTROLS),
     ("one lane's store behind a barrier", None, lambda: _row_state(True)),
     ("one lane's store of what all load", "races", lambda: _row_state(False)),
 )
@@ -177,28 +154,3 @@ def verify() -> None:
     wrong = failures(BOUNDS, nullcontext) + failures(RACES, races.watching)
     if wrong:
         raise RuntimeError(f"Triton {triton.__version__} disarms guards of the interpreter: " + "; ".join(wrong))
-
-
-#: (what, whether a wrong result has to show, the run): a relaxed countdown and its kin under `SCHEDULES`.
-COUNTDOWNS: tuple[tuple[str, bool, Callable[[], None]], ...] = (
-    ("a countdown", False, _countdown),
-    ("a relaxed countdown", True, lambda: _countdown("relaxed")),
-    ("a countdown that releases nothing", True, lambda: _countdown("acquire")),
-    ("a countdown that acquires nothing", True, lambda: _countdown("release")),
-    ("a countdown without a barrier before it", True, lambda: _countdown(before=False)),
-    ("a countdown without a barrier behind it", True, lambda: _countdown(after=False)),
-)
-SCHEDULES = 40
-
-
-def verify_schedules() -> None:
-    """Raise RuntimeError unless the faults of a countdown show under some schedule, and the right one under none."""
-    wrong = []
-    for what, faulty, run in COUNTDOWNS:
-        explorer = schedules.Explorer(schedules.schedules(1, SCHEDULES))
-        with launch.watched_by(explorer):
-            run()
-        if (explorer.exploration.failing is not None) != faulty:
-            wrong.append(f"{what} gave the right result under each schedule" if faulty else f"{what} did not")
-    if wrong:
-        raise RuntimeError(f"Triton {triton.__version__} disarms the schedules: " + "; ".join(wrong))

@@ -20,11 +20,12 @@ import torch
 import triton
 from triton.runtime import interpreter
 
-from oracles.interpreter import seen
 from oracles.interpreter.findings import guard_error
 
 #: Views with gaps are known element by element up to so many bytes; beyond, by their first and last.
 MOST_MAPPED = 2**24
+#: Files of this room that hold kernels.
+_KERNELS = ("controls.py", "countdown.py")
 _ROOM, _TRITON = str(Path(__file__).parent), str(Path(triton.__file__).parent)
 
 
@@ -83,7 +84,7 @@ def kernel_line() -> tuple[str, int]:
     frame: Any = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        hooks = file.startswith(_ROOM) and not file.endswith("controls.py")
+        hooks = file.startswith(_ROOM) and not file.endswith(_KERNELS)
         if not hooks and not file.startswith(_TRITON):
             return "/".join(Path(file).parts[-2:]), frame.f_lineno
         frame = frame.f_back
@@ -119,6 +120,20 @@ watcher: Watcher | None = None
 scalar = False
 #: Called at the end of each launch.
 at_end: list[Callable[[], None]] = []
+
+
+class Twin(Protocol):
+    """A launch that may have been made before, bit for bit."""
+
+    def repeat(self) -> bool:
+        """Write what it left then; False if there was no such launch, or nobody remembers."""
+
+    def note(self) -> None:
+        """Remember what it has left now."""
+
+
+#: Looks for a launch's twin; None where nothing is remembered (`pace.memo`).
+twin_of: Callable[[Launch], Twin | None] | None = None
 
 
 def install() -> None:
@@ -188,8 +203,8 @@ def run(executor: Any, *args: Any, **kwargs: Any) -> None:
         grid = executor.grid(given) if callable(executor.grid) else executor.grid
         grid = (*grid, 1, 1, 1)[:3]
         current = Launch(fn, given, grid)
-        sight = seen.sight(current) if watcher is None else None
-        if sight is not None and sight.repeat():
+        twin = twin_of(current) if twin_of is not None and watcher is None else None
+        if twin is not None and twin.repeat():
             return
         arguments = {n: value if n in executor.constexprs else _convert(value) for n, value in given.items()}
         builder.set_grid_dim(*grid)
@@ -208,8 +223,8 @@ def run(executor: Any, *args: Any, **kwargs: Any) -> None:
             if triton.knobs.compilation.front_end_debugging:
                 raise
             raise interpreter.InterpreterError(repr(error)) from error
-        if sight is not None:
-            sight.note()
+        if twin is not None:
+            twin.note()
     finally:
         current = before
         scope.restore()

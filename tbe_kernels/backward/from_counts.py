@@ -6,11 +6,11 @@ so the result is the same bit for bit every time, and steps the rows that any ba
 
 Tensor cores multiply fp16, gradients are fp32. Each tile of gradients is scaled by a power of two that puts its largest
 number into [2**14, 2**15), and split into `high`, the nearest fp16, and `low`, the nearest fp16 to 2**12 times what is
-left. Both products are exact in fp32 and the two sums make one of about 23 bits (`oracles/tolerance.py` has the bound).
-This needs every number of the tile to be finite and, other than 0, at least 2**-13 once scaled, where fp16 has its full
-precision in `high` and enough in `low`; and counts up to 2048, which fp16 holds exactly. A tile that is not like that
-(a spread of 2**27 and more, an infinity or a NaN, a bag that names a row thousands of times) is worked through bag by
-bag in fp32, each bag adding to the rows that it names and to no others: slower, and right.
+left. Both products are exact in fp32 and the two sums make one of about 23 bits (`oracles/values/tolerance.py` has the
+bound). This needs every number of the tile to be finite and, other than 0, at least 2**-13 once scaled, where fp16 has
+its full precision in `high` and enough in `low`; and counts up to 2048, which fp16 holds exactly. A tile that is not
+like that (a spread of 2**27 and more, an infinity or a NaN, a bag that names a row thousands of times) is worked
+through bag by bag in fp32, each bag adding to the rows that it names and to no others: slower, and right.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tbe_kernels.aot.variants import AXES, Variants
 from tbe_kernels.backward.operands import rows_of
 from tbe_kernels.backward.rows import clipped, step_constants, step_row
 from tbe_kernels.forward.small_table import LEAST_DOT, SMALL_TABLE_ONLY
 from tbe_kernels.observe import took
 from tbe_kernels.spec import PoolingMode, next_power_of_two
 from tbe_kernels.tables import EmbeddingTables
-from tbe_kernels.variants import AXES, Variants
 
 
 @triton.jit

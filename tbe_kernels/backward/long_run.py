@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tbe_kernels.aot.variants import Variants
 from tbe_kernels.backward.chunks import sum_chunk
 from tbe_kernels.backward.operands import Lookups, Rows
 from tbe_kernels.backward.plan import BackwardPlan
@@ -22,10 +23,9 @@ from tbe_kernels.backward.rows import (
     step_constants,
     step_row,
 )
-from tbe_kernels.batch import Batch
+from tbe_kernels.batch import LookupBatch
 from tbe_kernels.observe import took
 from tbe_kernels.tables import EmbeddingTables
-from tbe_kernels.variants import Variants
 
 
 @triton.jit(do_not_specialize=["B", "total_D", "bucket", "chunk_size", "max_D"])
@@ -114,7 +114,7 @@ VARIANTS = {
 
 
 def step_long_runs(
-    tables: EmbeddingTables, batch: Batch, plan: BackwardPlan, rows: Rows, lookups: Lookups, merge: str
+    tables: EmbeddingTables, batch: LookupBatch, plan: BackwardPlan, rows: Rows, lookups: Lookups, merge: str
 ) -> None:
     """Sum and step every row that at least `long_run_threshold` lookups touch. `merge`: "atomic" or "ordered"."""
     layout, config, long = tables.layout, tables.config, plan.long

@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tbe_kernels.aot.variants import Variants
 from tbe_kernels.backward.chunks import sum_chunk
 from tbe_kernels.backward.operands import Lookups, Rows
 from tbe_kernels.backward.plan import BackwardPlan
@@ -31,10 +32,9 @@ from tbe_kernels.backward.rows import (
     step_constants,
     step_row,
 )
-from tbe_kernels.batch import Batch
+from tbe_kernels.batch import LookupBatch
 from tbe_kernels.observe import took
 from tbe_kernels.tables import EmbeddingTables
-from tbe_kernels.variants import Variants
 
 
 @triton.jit(do_not_specialize=["B", "total_D", "bucket", "chunk_size", "max_D"])
@@ -91,7 +91,7 @@ VARIANTS = {
 
 
 def step_long_runs_fused(
-    tables: EmbeddingTables, batch: Batch, plan: BackwardPlan, rows: Rows, lookups: Lookups
+    tables: EmbeddingTables, batch: LookupBatch, plan: BackwardPlan, rows: Rows, lookups: Lookups
 ) -> None:
     """Sum and step every row that at least `long_run_threshold` lookups touch, in one launch a bucket."""
     layout, long = tables.layout, plan.long

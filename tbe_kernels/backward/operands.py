@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tbe_kernels.backward.plan import BackwardPlan
-from tbe_kernels.batch import BagPlaces, Batch
+from tbe_kernels.batch import BagPlaces, LookupBatch
 from tbe_kernels.spec import PoolingMode
 from tbe_kernels.tables import EmbeddingTables, RowGradients
 
@@ -72,7 +72,7 @@ def rows_of(tables: EmbeddingTables) -> Rows:
 
 
 def lookups_in(
-    tables: EmbeddingTables, batch: Batch, plan: BackwardPlan, grad_output: Tensor, bag_counts: Tensor | None
+    tables: EmbeddingTables, batch: LookupBatch, plan: BackwardPlan, grad_output: Tensor, bag_counts: Tensor | None
 ) -> Lookups:
     """A batch in the order of its plan, with its gradients. `bag_counts`: what the forward counted, for MEAN."""
     psw = batch.per_sample_weights

@@ -15,12 +15,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tbe_kernels.batch import Batch, feature_of
+from tbe_kernels.aot.variants import Variants
+from tbe_kernels.batch import LookupBatch, feature_of
 from tbe_kernels.config import KernelConfig
 from tbe_kernels.observe import took
 from tbe_kernels.spec import index_dtype, next_power_of_two
 from tbe_kernels.tables import EmbeddingTables
-from tbe_kernels.variants import Variants
 
 
 @triton.jit(do_not_specialize=["B", "N", "total_rows"])
@@ -96,7 +96,7 @@ class BackwardPlan:
         return int(self.run_bounds[-1]) - self.num_long_runs()
 
 
-def plan_backward(tables: EmbeddingTables, batch: Batch) -> BackwardPlan:
+def plan_backward(tables: EmbeddingTables, batch: LookupBatch) -> BackwardPlan:
     """Sort the N > 0 lookups of a batch by row and find its runs, its long runs and their chunks."""
     config, on_device, total_rows = tables.config, tables.on_device, tables.layout.total_rows
     N, device = batch.indices.numel(), batch.indices.device

@@ -11,11 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tbe_kernels.aot.variants import Variants
 from tbe_kernels.backward.rows import clipped
-from tbe_kernels.batch import Batch, locate_slot
+from tbe_kernels.batch import LookupBatch, locate_slot
 from tbe_kernels.observe import took
 from tbe_kernels.tables import EmbeddingTables
-from tbe_kernels.variants import Variants
 
 
 @triton.jit(do_not_specialize=["B", "total_D", "slots", "bags_per_program"])
@@ -86,7 +86,7 @@ VARIANTS = {
 }
 
 
-def gradient_of_per_sample_weights(tables: EmbeddingTables, batch: Batch, grad_output: Tensor) -> Tensor:
+def gradient_of_per_sample_weights(tables: EmbeddingTables, batch: LookupBatch, grad_output: Tensor) -> Tensor:
     """fp32 `[N]`, from the rows as they are now."""
     layout, on_device, config, bags = tables.layout, tables.on_device, tables.config, batch.bags
     gradient = torch.empty(batch.indices.numel(), dtype=torch.float32, device=tables.weights.device)

@@ -7,7 +7,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from tbe_kernels.batch import Batch, feature_of
+from tbe_kernels.batch import LookupBatch, feature_of
 from tbe_kernels.rounding import to_storage
 from tbe_kernels.spec import Bucket
 from tbe_kernels.tables import EmbeddingTables
@@ -113,7 +113,7 @@ def step_constants(tables: EmbeddingTables) -> dict[str, Any]:
     return {"RULE": tables.optimizer.row.rule, "WEIGHT_DECAY": tables.optimizer.weight_decay_mode.value}
 
 
-def gradient_tile(tables: EmbeddingTables, bucket: Bucket, batch: Batch) -> dict[str, Any]:
+def gradient_tile(tables: EmbeddingTables, bucket: Bucket, batch: LookupBatch) -> dict[str, Any]:
     """The compile-time arguments of `sum_gradients`, and the warps of a program."""
     config = tables.config
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tbe_kernels.aot.variants import Variants
 from tbe_kernels.backward.operands import Lookups, Rows
 from tbe_kernels.backward.plan import BackwardPlan
 from tbe_kernels.backward.rows import (
@@ -16,10 +17,9 @@ from tbe_kernels.backward.rows import (
     step_row,
     sum_gradients,
 )
-from tbe_kernels.batch import Batch
+from tbe_kernels.batch import LookupBatch
 from tbe_kernels.observe import took
 from tbe_kernels.tables import EmbeddingTables
-from tbe_kernels.variants import Variants
 
 
 @triton.jit(do_not_specialize=["B", "total_D", "bucket", "threshold"])
@@ -54,7 +54,9 @@ VARIANTS = {
 }
 
 
-def step_short_runs(tables: EmbeddingTables, batch: Batch, plan: BackwardPlan, rows: Rows, lookups: Lookups) -> None:
+def step_short_runs(
+    tables: EmbeddingTables, batch: LookupBatch, plan: BackwardPlan, rows: Rows, lookups: Lookups
+) -> None:
     """Sum and step every row that fewer than `long_run_threshold` lookups touch."""
     layout, config = tables.layout, tables.config
     for number, bucket in enumerate(layout.buckets):

@@ -15,11 +15,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tbe_kernels.batch import Batch, lookups_of
+from tbe_kernels.aot.variants import Variants
+from tbe_kernels.batch import LookupBatch, lookups_of
 from tbe_kernels.observe import took
 from tbe_kernels.spec import BoundsCheckError, BoundsCheckMode, next_power_of_two
 from tbe_kernels.tables import EmbeddingTables
-from tbe_kernels.variants import Variants
 
 
 class BoundsCheck(NamedTuple):
@@ -124,7 +124,7 @@ VARIANTS = {
 }
 
 
-def check_offsets(tables: EmbeddingTables, batch: Batch) -> tuple[Batch, BoundsCheck | None]:
+def check_offsets(tables: EmbeddingTables, batch: LookupBatch) -> tuple[LookupBatch, BoundsCheck | None]:
     """The batch with its offsets repaired, and what is needed to judge its ids; None in mode NONE.
 
     Raises RuntimeError for mode FATAL inside a graph capture, where nothing can be raised.
@@ -147,7 +147,7 @@ def check_offsets(tables: EmbeddingTables, batch: Batch) -> tuple[Batch, BoundsC
     return replace(batch, offsets=repaired), check
 
 
-def check_indices(tables: EmbeddingTables, batch: Batch, check: BoundsCheck) -> Batch:
+def check_indices(tables: EmbeddingTables, batch: LookupBatch, check: BoundsCheck) -> LookupBatch:
     """The batch with every bad id read as row 0, in a launch of its own. In mode FATAL the ids stay: it will raise."""
     N = batch.indices.numel()
     if N == 0:
@@ -168,7 +168,7 @@ def check_indices(tables: EmbeddingTables, batch: Batch, check: BoundsCheck) -> 
     return batch if checked is None else replace(batch, indices=checked)
 
 
-def raise_first_bad(tables: EmbeddingTables, check: BoundsCheck, given: Batch) -> None:
+def raise_first_bad(tables: EmbeddingTables, check: BoundsCheck, given: LookupBatch) -> None:
     """In mode FATAL, raise BoundsCheckError for the first bad offset, else for the first bad id. Synchronises.
 
     `given`: the batch as the caller passed it.

@@ -17,12 +17,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tbe_kernels.batch import Batch
+from tbe_kernels.aot.variants import Variants
+from tbe_kernels.batch import LookupBatch
 from tbe_kernels.forward.bounds_check import BoundsCheck, report_bad
 from tbe_kernels.observe import took
 from tbe_kernels.spec import PoolingMode, next_power_of_two
 from tbe_kernels.tables import EmbeddingTables
-from tbe_kernels.variants import Variants
 
 #: Least extent of a `tl.dot` operand.
 LEAST_DOT = 16
@@ -140,7 +140,7 @@ VARIANTS = {
 }
 
 
-def takes_small_table(tables: EmbeddingTables, batch: Batch) -> bool:
+def takes_small_table(tables: EmbeddingTables, batch: LookupBatch) -> bool:
     """Whether a batch goes this way. Known on the host: the expected bag length is N / B."""
     layout, config = tables.layout, tables.config
     fits = (
@@ -162,7 +162,7 @@ def takes_small_table(tables: EmbeddingTables, batch: Batch) -> bool:
 
 
 def small_table_forward(
-    tables: EmbeddingTables, batch: Batch, check: BoundsCheck | None, keep_counts: bool
+    tables: EmbeddingTables, batch: LookupBatch, check: BoundsCheck | None, keep_counts: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Pool every bag: the output fp32 `[B, D]`, for MEAN the count of each bag (int32 `[B]`), and with `keep_counts`
     how often each bag names each row (int32 `[B, next power of two of E]`). `check` as in `pooled_forward`."""

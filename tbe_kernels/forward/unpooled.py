@@ -10,11 +10,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tbe_kernels.batch import Batch, lookups_of
+from tbe_kernels.aot.variants import Variants
+from tbe_kernels.batch import LookupBatch, lookups_of
 from tbe_kernels.forward.bounds_check import BoundsCheck, report_bad
 from tbe_kernels.observe import took
 from tbe_kernels.tables import EmbeddingTables
-from tbe_kernels.variants import Variants
 
 
 @triton.jit(do_not_specialize=["B", "D", "programs"])
@@ -72,7 +72,7 @@ VARIANTS = {
 }
 
 
-def unpooled_forward(tables: EmbeddingTables, batch: Batch, check: BoundsCheck | None) -> Tensor:
+def unpooled_forward(tables: EmbeddingTables, batch: LookupBatch, check: BoundsCheck | None) -> Tensor:
     """Copy the row of every lookup: `[N, D]`. With `check`, ids are judged on the way and reported there."""
     layout, config, N = tables.layout, tables.config, batch.indices.numel()
     D = layout.dims[layout.feature_table_map[0]]

@@ -39,8 +39,8 @@ def main(arguments: list[str] | None = None, enough: Callable[[Any], bool] = lam
     # Before anything imports triton, and in every worker.
     os.environ["TRITON_INTERPRET"] = "1"
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    from corpus.replay import attribute
     from corpus.store import INBOX
+    from oracles.replay import attribute
     from tbe_kernels.paths import PATHS
     from tests.fuzz.session import Session
 

@@ -25,7 +25,7 @@ import re
 from dataclasses import dataclass
 
 from oracles.check import Verdict
-from oracles.compare import Finding
+from oracles.values.compare import Finding
 from tbe_kernels.paths import PATHS
 
 #: Beginnings of what can be wrong before any backward.

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from corpus.store import case_id, save
 from oracles.check import Verdict
-from oracles.compare import Finding
 from oracles.report import report, size
+from oracles.values.compare import Finding
 from tests.fuzz.causes import Cause
 from tests.fuzz.pool import Death
 from tests.fuzz.sorting import CPU, Failure

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from corpus.replay import attribute
+from oracles.replay import attribute
 from tests.fuzz.found import Found
 from tests.fuzz.pool import Death, Pool, StartError
 from tests.fuzz.screen import Screen, summary

@@ -15,10 +15,10 @@ import torch
 
 from corpus.case import Case
 from oracles.check import Verdict, check
-from oracles.compare import Finding
 from oracles.implementation import Implementation
 from oracles.report import size
-from tests.failures import least_sweep, shrink
+from oracles.shrink import least_sweep, shrink
+from oracles.values.compare import Finding
 from tests.fuzz.causes import Cause, cause_of, what_differs
 
 CPU = torch.device("cpu")

@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import corpus.store
 from corpus.case import Case
-from corpus.replay import attribute
 from oracles import interpreter
 from oracles.implementation import Implementation
+from oracles.replay import attribute
 from strategies.cases import cases
 from tbe_kernels.paths import PATHS, KernelPath
 from tests import independent

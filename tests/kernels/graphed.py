@@ -10,8 +10,8 @@ from torch import Tensor
 
 from corpus.case import Case
 from corpus.tensors import BatchTensors, batch_tensors
+from oracles.adapters.kernels import Run, TbeKernels
 from oracles.implementation import Forward, Routing, Trace
-from oracles.kernels import Run, TbeKernels
 from tbe_kernels.observe import observing
 
 

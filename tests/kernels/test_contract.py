@@ -14,13 +14,13 @@ import torch
 from hypothesis import event, given, seed, settings, target
 
 from corpus.case import Case
+from oracles.adapters.kernels import IMPLEMENTATION
 from oracles.check import check
-from oracles.kernels import IMPLEMENTATION
+from oracles.shrink import shrink_and_report
 from strategies.cases import cases
 from strategies.routing import GPU, INTERPRETER
 from tbe_kernels.paths import PATHS, KernelPath
-from tests.failures import shrink_and_report
-from tests.luck import least
+from tests.quota import least
 from tests.record import Record
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from corpus.store import StoredCase, stored_cases
+from oracles.adapters.kernels import IMPLEMENTATION
 from oracles.check import check
-from oracles.kernels import IMPLEMENTATION
 from oracles.report import report
 
 

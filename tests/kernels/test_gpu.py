@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from corpus.case import OPTIMIZERS, Batch, Case, Optimizer, Sampled, Table, Values
+from oracles.adapters.kernels import IMPLEMENTATION
 from oracles.check import check
-from oracles.kernels import IMPLEMENTATION
 from oracles.report import report
 from tests.kernels.graphed import GraphedKernels
 from tests.kernels.sync import nothing_synchronises

@@ -1,7 +1,7 @@
 """The property without a reference: what two runs of the kernels have to say about each other.
 
-One test a relation of `oracles.metamorphic`, over cases drawn for all kernel paths. A relation that hardly ever applied
-has shown nothing, so each counts.
+One test a relation of `oracles.relations.relate`, over cases drawn for all kernel paths. A relation that hardly ever
+applied has shown nothing, so each counts.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from corpus.case import Case
-from oracles.kernels import IMPLEMENTATION
-from oracles.metamorphic import RELATIONS, relate
+from oracles.adapters.kernels import IMPLEMENTATION
+from oracles.relations.relate import RELATIONS, relate
+from oracles.shrink import shrink_and_report
 from strategies.cases import cases
 from strategies.routing import GPU, Limits
 from tbe_kernels.paths import PATHS
-from tests.failures import shrink_and_report
-from tests.luck import least
+from tests.quota import least
 
 #: A relation gets this share of the examples of a kernel path. Its cases are smaller: places matter here, not sizes.
 SHARE = 1 / 5

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 
 from corpus.case import Case
+from oracles.adapters.kernels import IMPLEMENTATION
 from oracles.check import check
-from oracles.kernels import IMPLEMENTATION
+from oracles.shrink import shrink_and_report
 from strategies.cases import cases
 from tbe_kernels.paths import PATHS, KernelPath
-from tests.failures import shrink_and_report
-from tests.luck import least
+from tests.quota import least
 
 #: Of the examples of a profile, one in so many is watched here.
 SHARE = 4

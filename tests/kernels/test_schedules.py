@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from corpus.case import Case
 from oracles import interpreter
+from oracles.adapters.kernels import IMPLEMENTATION
 from oracles.check import check
-from oracles.kernels import IMPLEMENTATION
+from oracles.shrink import shrink_and_report
 from strategies.cases import cases
 from tbe_kernels.paths import PATHS, KernelPath
-from tests.failures import shrink_and_report
-from tests.luck import least
-from tests.suite.explore import explore
+from tests.programs.explore import explore
+from tests.quota import least
 
 #: Of the examples of a profile, one in so many is interleaved here, each under so many schedules.
 SHARE = 8
@@ -35,7 +35,7 @@ def test_schedules(path: KernelPath, device: torch.device) -> None:
     if device.type != "cpu":
         pytest.skip("schedules live in the interpreter")
     interpreter.install()
-    from oracles.interpreter.schedules import schedules
+    from oracles.interpreter.concurrency.schedules import schedules
 
     profile = settings.get_profile(settings.get_current_profile_name())
     drawn = met = 0

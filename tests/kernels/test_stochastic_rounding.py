@@ -1,7 +1,7 @@
 """Stochastic rounding: the right probabilities, independent wherever they have to be, alike on every route.
 
-The statistics and their confidence: `tests.chance`. The experiments: `tests.rounding`. That each of them sees what it
-is for: `tests/suite/test_rounding_faults.py`.
+The statistics and their confidence: `tests.chance`. The experiments: `tests.rounding_statistics`. That each of them
+sees what it is for: `tests/suite/test_rounding_faults.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 import tbe_kernels
 from tests.chance import MISS, MOST, Trial
 from tests.kernels.graphed import capture
-from tests.rounding import EXPERIMENTS, HALVES, SEED, Rounding
+from tests.rounding_statistics import EXPERIMENTS, HALVES, SEED, Rounding
 
 ROUTES: dict[str, dict[str, Any]] = {
     "short runs": {"long_run_threshold": 1000},

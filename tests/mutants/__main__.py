@@ -43,16 +43,16 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ["TRITON_INTERPRET"] = "1"
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-    from tests.mutants import sides, tally
+    from tests.mutants import ledger, side_by_side
     from tests.mutants.bank import bank
-    from tests.mutants.crew import Died, work
     from tests.mutants.equivalent import EQUIVALENT
     from tests.mutants.score import Terms, died, judged
+    from tests.mutants.workers import Died, work
 
     if given.side_by_side:
-        print("\n".join([*sides.table(), *sides.only_peers()]))
+        print("\n".join([*side_by_side.table(), *side_by_side.only_peers()]))
         return 0
-    stored = tally.stored(given.peer)
+    stored = ledger.stored(given.peer)
     everything = list(bank())
     mutants = [
         m for m in everything if given.only in f"{m.id} {m.operator} {m.file}{' equivalent' * (m.id in EQUIVALENT)}"
@@ -67,25 +67,25 @@ def main(arguments: list[str] | None = None) -> int:
         print("no mutant to judge", file=sys.stderr)
         return 2
     terms = Terms(given.budget, given.seconds, given.shrinks, given.peer)
-    given.outcomes = given.outcomes or tally.place(terms)
+    given.outcomes = given.outcomes or ledger.place(terms)
     if given.again:
         given.outcomes.unlink(missing_ok=True)
-    done = {o.id: o for o in tally.read(given.outcomes)}
+    done = {o.id: o for o in ledger.read(given.outcomes)}
     left = [m for m in mutants if m.id not in done]
     print(f"{len(mutants)} mutants, {len(left)} to judge", flush=True)
     begin = time.monotonic()
     for number, (mutant, result) in enumerate(work(left, given.jobs, partial(judged, terms=terms)), 1):
         outcome = died(mutant, result.code) if isinstance(result, Died) else result
         done[outcome.id] = outcome
-        tally.append(given.outcomes, outcome)
-        print(f"[{number}/{len(left)}, {time.monotonic() - begin:.0f} s] {tally.line(outcome)}", flush=True)
+        ledger.append(given.outcomes, outcome)
+        print(f"[{number}/{len(left)}, {time.monotonic() - begin:.0f} s] {ledger.line(outcome)}", flush=True)
     outcomes = [done[m.id] for m in mutants]
-    for text in tally.table(outcomes):
+    for text in ledger.table(outcomes):
         print(text)
     if given.store:
-        tally.store(outcomes, [m.id for m in everything], given.peer)
+        ledger.store(outcomes, [m.id for m in everything], given.peer)
     if given.check:
-        return tally.compare(outcomes, stored)
+        return ledger.compare(outcomes, stored)
     return int(any(o.status == "error" for o in outcomes))
 
 

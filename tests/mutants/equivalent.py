@@ -13,7 +13,7 @@ EQUIVALENT: dict[str, str] = {
     ),
     "backward/rows.gradient_starts: tl.load(lookups.D_offsets + feature, mask=live, other=0) -> "
     "(tl.load(lookups.D_offsets + feature))": "Lanes that are not live have bag 0, so they read the first offset.",
-    "forward/generic.pooled_forward_kernel: divisor.to(ACCUMULATOR) -> divisor": _PROMOTED,
+    "forward/pooled.pooled_forward_kernel: divisor.to(ACCUMULATOR) -> divisor": _PROMOTED,
     "backward/from_counts.multiply_counts_kernel: some.to(tl.float32) -> some": _PROMOTED,
     "backward/psw_gradient.psw_gradient_kernel: dot.to(tl.float32) -> dot": (
         "A store converts to the type of what it points to."

@@ -9,14 +9,14 @@ FORWARD_FAULTS = (
     # Nothing to do: empty bags, pruned bags.
     Fault(
         "mean of an empty bag divides by zero",
-        "forward/generic.py",
+        "forward/pooled.py",
         "divisor = tl.maximum(count, 1)",
         "divisor = count",
         "forward.pooled",
     ),
     Fault(
         "an empty bag is not written",
-        "forward/generic.py",
+        "forward/pooled.py",
         "tl.store(out_row + columns, total.to(output.dtype.element_ty), mask=inside)",
         "if first < last:\n"
         "                    tl.store(out_row + columns, total.to(output.dtype.element_ty), mask=inside)",
@@ -25,7 +25,7 @@ FORWARD_FAULTS = (
     # Accumulation and store in low precision.
     Fault(
         "rows are added in their own type",
-        "forward/generic.py",
+        "forward/pooled.py",
         ").to(ACCUMULATOR)  # [GATHER, BLOCK_D]",
         ")  # [GATHER, BLOCK_D]",
         "forward.pooled",
@@ -113,14 +113,14 @@ FORWARD_FAULTS = (
     ),
     Fault(
         "a pruned id counts in the mean",
-        "forward/generic.py",
+        "forward/pooled.py",
         "count += tl.sum(live.to(tl.int32), axis=0)",
         "count += tl.sum((at < last).to(tl.int32), axis=0)",
         "forward.pooled",
     ),
     Fault(
         "a pruned id is read",
-        "forward/generic.py",
+        "forward/pooled.py",
         "live = index >= 0  # -1 is pruned",
         "live = at < last",
         "forward.pooled",
@@ -128,21 +128,21 @@ FORWARD_FAULTS = (
     # Large D, grid limits, dropped tails.
     Fault(
         "the last column tile is lost",
-        "forward/generic.py",
+        "forward/pooled.py",
         "for tile in range(0, D, BLOCK_D):",
         "for tile in range(0, tl.maximum(D - D % BLOCK_D, BLOCK_D), BLOCK_D):",
         "forward.pooled",
     ),
     Fault(
         "the last group of bags has no program",
-        "forward/generic.py",
+        "forward/pooled.py",
         "groups = -(-slots // config.bags_per_program)",
         "groups = max(1, slots // config.bags_per_program)",
         "forward.pooled",
         (2, 4, 6),
         (
             Edit(
-                "forward/generic.py",
+                "forward/pooled.py",
                 "tl.num_programs(0) * bags_per_program)",
                 "slots)",
             ),
@@ -188,14 +188,14 @@ FORWARD_FAULTS = (
     # The check inside the lookup.
     Fault(
         "the fused check lets an id of exactly the row count through",
-        "forward/generic.py",
+        "forward/pooled.py",
         "bad = (index < -1) | (index >= tl.load(check.rows_per_table + feature))",
         "bad = (index < -1) | (index > tl.load(check.rows_per_table + feature))",
         "check.indices.fused",
     ),
     Fault(
         "the fused check counts a bad id once a column tile",
-        "forward/generic.py",
+        "forward/pooled.py",
         "                        if tile == 0:\n                            report_bad(check, bad, at, last)",
         "                        report_bad(check, bad, at, last)",
         "check.indices.fused",
@@ -218,7 +218,7 @@ FORWARD_FAULTS = (
     ),
     Fault(
         "a relative error of 2 ** -18 in one lookup of the forward",
-        "forward/generic.py",
+        "forward/pooled.py",
         "total += tl.sum(rows, axis=0)",
         "total += tl.sum(tl.where((at == first)[:, None], rows * (1.0 + 2.0**-18), rows), axis=0)",
         "forward.pooled",

@@ -15,7 +15,7 @@ _FUSED, _FUSED_PATH = "backward/long_run_fused.py", "backward.long_run.fused"
 BOUNDS = (
     Fault(
         "one past the end of the offsets is read",
-        "forward/generic.py",
+        "forward/pooled.py",
         "last = tl.load(offsets + bag + 1).to(tl.int64)",
         "last = tl.load(offsets + bag + 1).to(tl.int64) + tl.load(offsets + bag + 2).to(tl.int64) * 0",
         "forward.pooled",
@@ -42,7 +42,7 @@ BOUNDS = (
 
 OVERFLOW = Fault(
     "row times D in int32",
-    "forward/generic.py",
+    "forward/pooled.py",
     "table + index[:, None] * D + columns[None, :]",
     "table + index.to(tl.int32)[:, None] * D + columns[None, :]",
     "forward.pooled",

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from corpus.case import Batch, Case, Optimizer, Table, Values
 from corpus.tensors import table_rows
+from oracles.adapters.kernels import TbeKernels
+from oracles.adapters.torch_reference import IMPLEMENTATION as REFERENCE
 from oracles.check import Verdict
-from oracles.compare import Finding
 from oracles.implementation import Backward, Forward, Trace
 from oracles.interpreter.findings import GuardError
-from oracles.kernels import TbeKernels
-from oracles.torch_reference import IMPLEMENTATION as REFERENCE
+from oracles.values.compare import Finding
 
 #: Lookups of one case, at the most.
 MOST_LOOKUPS = 128

@@ -22,17 +22,17 @@ from hypothesis import strategies as st
 from corpus.case import Case
 from corpus.store import stored_cases, to_json
 from oracles import interpreter
+from oracles.adapters.kernels import TbeKernels
 from oracles.check import Verdict, check
-from oracles.kernels import TbeKernels
 from oracles.report import size
+from oracles.shrink import shrink
 from strategies.cases import cases
 from tbe_kernels.paths import PATHS
-from tests.failures import shrink
 from tests.mutants.bank import Mutant
 from tests.mutants.peers import PEERS, compared
 from tests.mutants.plant import plant
 from tests.mutants.search import CPU, Check, Hurried, aimed, by_routing, search
-from tests.suite.explore import explore
+from tests.programs.explore import explore
 
 #: Paths whose programs meet in memory.
 MEET = ("backward.long_run.atomic", "backward.long_run.fused")
@@ -172,7 +172,7 @@ def _kept(verdict: Verdict, implementation: TbeKernels, shrinks: bool) -> dict[s
 
 def scheduled(case: Case, implementation: TbeKernels) -> Verdict:
     """The check under many schedules, where sums are exact."""
-    from oracles.interpreter.schedules import schedules
+    from oracles.interpreter.concurrency.schedules import schedules
 
     if case.values.mode != "exact":
         return check(case, implementation, CPU, "own")

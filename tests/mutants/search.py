@@ -16,9 +16,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from corpus.case import Case
+from oracles.adapters.kernels import TbeKernels
 from oracles.check import Verdict, check
 from oracles.implementation import Routing, Trace
-from oracles.kernels import TbeKernels
 from strategies.cases import cases
 from tbe_kernels.paths import PATHS
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tbe_kernels.assembly import (
+from tbe_kernels.aot.assembly import (
     Resources,
     amd_countdown,
     atomics,
@@ -24,7 +24,7 @@ from tbe_kernels.assembly import (
     ptx_vectors,
     resources,
 )
-from tbe_kernels.variants import Variants
+from tbe_kernels.aot.variants import Variants
 
 IR = """
 %5 = tt.atomic_rmw fadd, relaxed, gpu, %sums, %total, %inside : (tensor<128x!tt.ptr<f32>>) loc(#loc1)

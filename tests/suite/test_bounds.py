@@ -13,16 +13,16 @@ from torch import Tensor
 
 from corpus.case import Batch, Case, Table
 from oracles import interpreter
+from oracles.adapters.kernels import IMPLEMENTATION, TbeKernels
 from oracles.check import check
 from oracles.interpreter.findings import GuardError
-from oracles.kernels import IMPLEMENTATION, TbeKernels
 from oracles.report import size
-from tests.failures import shrink
+from oracles.shrink import shrink
 from tests.mutants.fault import Fault
 from tests.mutants.guarded import BOUNDS, OVERFLOW, VALUES
 from tests.mutants.plant import plant
 from tests.mutants.search import CPU
-from tests.suite.hunt import hunt
+from tests.programs.hunt import hunt
 
 pytestmark = pytest.mark.skipif(not interpreter.interpreting(), reason="about the interpreter; needs --device cpu")
 

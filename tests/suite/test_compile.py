@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tbe_kernels.compile import TARGETS
-from tbe_kernels.reach import kernels
+from tbe_kernels.aot.compile import TARGETS
+from tbe_kernels.aot.reach import kernels
 from tests.mutants.plant import SOURCE, Edit, copy_with
-from tests.suite.killed import NARROW
+from tests.programs.killed import NARROW
 
 OTHERS = [path for path in os.environ.get("TBE_OTHER_TRITON", "").split(os.pathsep) if path]
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 
 from corpus.case import *  # noqa: F403  (a case prints as a constructor call; this is where it is called)
 from corpus.case import Batch, Case, CaseError, Table
-from corpus.distill import MOST_CASES
-from corpus.replay import _replay_one
 from corpus.store import CASES, case_id, find, from_json, left_running, load, running, save, stored_cases, to_json
 from oracles import OURS
+from oracles.replay import _replay_one
 from strategies.cases import cases
 from strategies.routing import GPU
+from tests.mutants.distill import MOST_CASES
 
 quick = settings(max_examples=100, derandomize=True, database=None, deadline=None)
 
@@ -74,7 +74,7 @@ def replay(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-REFERENCE = ("--impl", "oracles.torch_reference:IMPLEMENTATION")
+REFERENCE = ("--impl", "oracles.adapters.torch_reference:IMPLEMENTATION")
 
 
 def test_replay_says_fixed_failed_and_error(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_replay_says_fixed_failed_and_error(tmp_path: Path) -> None:
     assert passing.returncode == 0, passing.stdout + passing.stderr
     assert "1 ok" in passing.stdout
 
-    broken = ("--impl", "tests.suite.broken:IMPLEMENTATION")
+    broken = ("--impl", "tests.programs.broken:IMPLEMENTATION")
     failing = replay("empty-bags-and-duplicates-sum", *broken)
     assert failing.returncode == 1
     assert "FAILED" in failing.stdout

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from corpus import power
 from corpus.case import Batch, Case, Optimizer, Table
-from corpus.distill import REPLAYED, Candidate, Group, free_name, seen_by, small
 from corpus.store import CASES, load, save
 from oracles.report import size
+from tests.mutants import corpus_score
 from tests.mutants.bank import bank
 from tests.mutants.cover import cover
+from tests.mutants.distill import REPLAYED, Candidate, Group, free_name, seen_by, small
 
 EMPTY_BAG, NO_STEP = "an empty bag is not written", "the learning rate never changes"
 RACE = "the workspace is added to without atomics"
@@ -81,11 +81,11 @@ def test_a_new_case_takes_no_name_that_is_taken(tmp_path: Path) -> None:
 
 
 def test_the_kept_score_says_when_the_corpus_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(power, "SCORE", tmp_path / "score.json")
-    monkeypatch.setattr(power, "stored_cases", lambda: [load(path) for path in sorted(tmp_path.glob("c*.json"))])
-    assert "not been measured" in power.told()
+    monkeypatch.setattr(corpus_score, "SCORE", tmp_path / "score.json")
+    monkeypatch.setattr(corpus_score, "stored_cases", lambda: [load(path) for path in sorted(tmp_path.glob("c*.json"))])
+    assert "not been measured" in corpus_score.told()
     save(Case((Table(3, 1),), (0,), (Batch((((0,),),)),), (0,)), "one", tmp_path, "c1")
-    power.keep(19, 20)
-    assert power.told() == "these cases see 19 of 20 mutants that the suite kills (95.0 %)"
+    corpus_score.keep(19, 20)
+    assert corpus_score.told() == "these cases see 19 of 20 mutants that the suite kills (95.0 %)"
     save(Case((Table(4, 1),), (0,), (Batch((((0,),),)),), (0,)), "two", tmp_path, "c2")
-    assert power.told().endswith("(95.0 %), or did before 1 of them came, went or changed")
+    assert corpus_score.told().endswith("(95.0 %), or did before 1 of them came, went or changed")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from oracles.kernels import TbeKernels
+from oracles.adapters.kernels import TbeKernels
 from tests.mutants import FAULTS
 from tests.mutants.fault import Fault
 from tests.mutants.plant import plant
 from tests.mutants.search import Search, aimed, by_routing, search
-from tests.suite.hunt import hunt
+from tests.programs.hunt import hunt
 
 CONTROL = Fault("no fault at all", "spec.py", "MAX_D = 2**20", "MAX_D = 2 * 2**19", "backward.plan")
 

@@ -18,8 +18,8 @@ from corpus.case import Batch, Case, Table
 from corpus.store import load, save
 from oracles import interpreter
 from oracles.check import Verdict
-from oracles.compare import Finding
 from oracles.report import size
+from oracles.values.compare import Finding
 from tests.fuzz.__main__ import main
 from tests.fuzz.causes import Cause, cause_of, what_differs
 from tests.fuzz.found import Found
@@ -45,7 +45,7 @@ def failures(session: Session, least: int) -> bool:
 
 @needs_interpreter
 def test_a_planted_fault_is_one_cause_with_a_small_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    impl = "tests.suite.fuzzed:ONE_FAULT"
+    impl = "tests.programs.fuzzed:ONE_FAULT"
     paths = ("--path", "forward.pooled", "check.offsets")
     assert fuzz(tmp_path, impl, *paths, enough=lambda session: failures(session, 5)) == 1
     printed = capsys.readouterr().out
@@ -64,7 +64,7 @@ def test_two_planted_faults_are_two_causes(tmp_path: Path, capsys: pytest.Captur
         return len({cause.what for cause, entry in session.found.causes() if entry.small}) == 2
 
     paths = ("--path", "forward.pooled", "backward.psw_gradient")
-    assert fuzz(tmp_path, "tests.suite.fuzzed:TWO_FAULTS", *paths, enough=enough) == 1
+    assert fuzz(tmp_path, "tests.programs.fuzzed:TWO_FAULTS", *paths, enough=enough) == 1
     printed = capsys.readouterr().out
     assert sorted(re.findall(r"^\[./2\] (\w+ ?\w+) \(", printed, re.MULTILINE)) == ["outputs", "psw gradients"]
     assert printed.count("Reproduce: ") == 2
@@ -86,14 +86,14 @@ def test_a_worker_that_is_killed_is_a_finding_and_is_replaced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     inbox = tmp_path / "inbox"
-    assert fuzz(inbox, "tests.suite.fuzzed:WILD", "--path", "forward.unpooled", enough=lambda session: False) == 1
+    assert fuzz(inbox, "tests.programs.fuzzed:WILD", "--path", "forward.unpooled", enough=lambda session: False) == 1
     assert (tmp_path / "done").stat().st_size >= 2  # the second life has interrupted this process
     printed = capsys.readouterr().out
     assert "A worker's end: killed by SIGKILL. Another takes its place." in printed
     assert "[1/1] killed by SIGKILL: 1 failure" in printed
     (kept,) = inbox.iterdir()
     assert load(kept).case.pooling_mode == "NONE"
-    assert f"Reproduce: python -m corpus replay {kept} --device cpu --impl tests.suite.fuzzed:WILD" in printed
+    assert f"Reproduce: python -m corpus replay {kept} --device cpu --impl tests.programs.fuzzed:WILD" in printed
 
 
 class Stub:
@@ -145,7 +145,7 @@ def test_workers_that_cannot_start_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Pool, "_start", stubs(tmp_path, ready=False))
-    assert fuzz(tmp_path, "tests.suite.broken:IMPLEMENTATION", enough=lambda session: False) == 2
+    assert fuzz(tmp_path, "tests.programs.broken:IMPLEMENTATION", enough=lambda session: False) == 2
     assert "ERROR  a worker never began: killed by SIGKILL" in capsys.readouterr().out
 
 
@@ -154,7 +154,7 @@ WRONG: tuple[list[str], ...] = (
     ["--minutes", "inf"],
     ["--minutes", "1", "--jobs", "0"],
     ["--minutes", "1", "--path", "forward.nowhere"],
-    ["--minutes", "1", "--impl", "tests.suite.fuzzed:NOWHERE"],
+    ["--minutes", "1", "--impl", "tests.programs.fuzzed:NOWHERE"],
     [],
 )
 

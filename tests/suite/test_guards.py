@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from oracles.guards import GuardZones
+from oracles.adapters.guards import GuardZones
 
 ALLOCATIONS = {
     "empty": lambda: torch.empty(3, 4),

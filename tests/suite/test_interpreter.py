@@ -23,15 +23,15 @@ from hypothesis import strategies as st
 
 from corpus.case import Batch, Case, Table
 from oracles import interpreter
+from oracles.adapters.kernels import IMPLEMENTATION
 from oracles.check import check
 from oracles.interpreter import launch
-from oracles.interpreter.casts import bf16_to_fp32, fp32_to_bf16, fp64_to_fp32_odd
-from oracles.interval import round_to
-from oracles.kernels import IMPLEMENTATION
-from tbe_kernels.compile import TRITON
+from oracles.interpreter.faithful.casts import bf16_to_fp32, fp32_to_bf16, fp64_to_fp32_odd
+from oracles.values.interval import round_to
+from tbe_kernels.aot.compile import TRITON
 
 pytestmark = pytest.mark.skipif(not interpreter.interpreting(), reason="about the interpreter; needs --device cpu")
-HERE = Path(__file__).parent
+HELPERS = Path(__file__).parents[1] / "programs"
 PROGRAMS = 150
 QUIRKS = (
     "bf16_cast_rounds",
@@ -52,7 +52,7 @@ BEFORE = {"histograms_drop_what_is_just_beyond": (3, 9)}
 def as_it_comes() -> dict[str, bool]:
     """What the interpreter does without our hooks."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "quirks.py")], capture_output=True, text=True, check=True, env={**os.environ}
+        [sys.executable, str(HELPERS / "quirks.py")], capture_output=True, text=True, check=True, env={**os.environ}
     )
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -150,7 +150,7 @@ def test_a_quicker_interpreter_gives_the_same_bits() -> None:
     """Single operations, and traces of stored cases, with and without `pace`, each in a process of its own."""
 
     def digest(pace: str) -> str:
-        command = [sys.executable, "-m", "tests.suite.digest", pace]
+        command = [sys.executable, "-m", "tests.programs.digest", pace]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     quick, plain = digest("quick"), digest("plain")

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from oracles import interval as iv
-from oracles.interval import FORMATS, Interval, neighbours, round_to
-from oracles.optimizer_rules import norm
+from oracles.values import interval as iv
+from oracles.values.interval import FORMATS, Interval, neighbours, round_to
+from oracles.values.optimizer_rules import norm
 
 finite32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 moderate = st.floats(-(2.0**40), 2.0**40, width=32).filter(lambda x: x == 0 or abs(x) > 2.0**-40)

@@ -11,12 +11,13 @@ import torch
 from hypothesis import given, settings
 
 from corpus.case import Batch, Case, Optimizer, Table, Values
+from oracles.adapters.kernels import TbeKernels
+from oracles.adapters.sweep import MERGES
+from oracles.adapters.torch_reference import IMPLEMENTATION, TorchReference
 from oracles.check import check
 from oracles.contract import Refusal
 from oracles.implementation import Backward, Forward, Routing, Trace
-from oracles.interval import neighbours
-from oracles.kernels import MERGES, TbeKernels
-from oracles.torch_reference import IMPLEMENTATION, TorchReference
+from oracles.values.interval import neighbours
 from strategies.cases import cases
 
 CASE = Case(

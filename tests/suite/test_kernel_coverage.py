@@ -192,7 +192,7 @@ def test_the_option_fails_a_run_whose_worker_covers_too_little() -> None:
     test = "tests/kernels/test_module.py::test_the_output_of_a_batch_by_hand"
     done = python("pytest", test, "-n1", "-pno:cacheprovider", "--kernel-coverage-least=99")
     assert "1 passed" in done.stdout, done.stdout + done.stderr
-    assert "forward/generic.py:64 pooled_forward_kernel: the branch 64 -> 65 never taken" in done.stdout
+    assert "forward/pooled.py:64 pooled_forward_kernel: the branch 64 -> 65 never taken" in done.stdout
     assert " pooled_forward_kernel: never ran" not in done.stdout
     assert " unpooled_forward_kernel: never ran" in done.stdout
     assert "% is below the bound of 99 %." in done.stdout
@@ -202,7 +202,7 @@ def test_the_option_fails_a_run_whose_worker_covers_too_little() -> None:
 def test_our_notes_are_what_a_tracer_sees() -> None:
     """Also where programs take turns, in scans, and where a kernel is rewritten: same files, lines and branches."""
     cases = "a-relaxed-countdown", "knobs-that-keep-a-small-table-out", "small-table-windows"
-    done = python("tests.suite.traced", *cases)
+    done = python("tests.programs.traced", *cases)
     ran, *differences = done.stdout.splitlines()
     assert differences == [], done.stderr
     assert int(ran) >= 25

@@ -14,14 +14,14 @@ import pytest
 
 from corpus.store import load
 from oracles import interpreter
-from tests.suite.killed import CASE
+from tests.programs.killed import CASE
 
 pytestmark = pytest.mark.skipif(not interpreter.interpreting(), reason="about the interpreter; needs --device cpu")
 
 
 def run(inbox: Path, kernels: str) -> int:
     """The exit code of a check in a process of its own; negative if a signal ended it."""
-    command = [sys.executable, "-m", "tests.suite.killed", str(inbox), kernels]
+    command = [sys.executable, "-m", "tests.programs.killed", str(inbox), kernels]
     return subprocess.run(command, capture_output=True, check=False).returncode
 
 

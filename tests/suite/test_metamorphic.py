@@ -18,19 +18,19 @@ from corpus.__main__ import main
 from corpus.case import Batch, Case, Optimizer, Table, Values
 from corpus.store import INBOX
 from corpus.tensors import Carried
+from oracles.adapters.kernels import TbeKernels
+from oracles.adapters.torch_reference import IMPLEMENTATION
 from oracles.check import Verdict, check
-from oracles.exactness import exact
 from oracles.implementation import Backward, Implementation, Routing, Trace
-from oracles.kernels import TbeKernels
-from oracles.metamorphic import RELATIONS, relate
-from oracles.pieces import put_together, take_apart
-from oracles.reference import ReferenceBatch
+from oracles.relations.exactness import exact
+from oracles.relations.pieces import put_together, take_apart
+from oracles.relations.relate import RELATIONS, relate
 from oracles.report import report, size
-from oracles.torch_reference import IMPLEMENTATION
+from oracles.shrink import shrink
+from oracles.values.reference import ReferenceBatch
 from strategies.cases import cases
 from strategies.routing import Limits
 from tbe_kernels.paths import PATHS
-from tests.failures import shrink
 from tests.mutants import FAULTS
 from tests.mutants.fault import Fault
 from tests.mutants.plant import Edit, plant
@@ -284,7 +284,7 @@ def test_a_case_that_carries_its_numbers_is_the_same_case(case: Case) -> None:
 
 
 def test_replay_takes_a_relation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reference = ["--impl", "oracles.torch_reference:IMPLEMENTATION"]
+    reference = ["--impl", "oracles.adapters.torch_reference:IMPLEMENTATION"]
     assert main(["replay", "empty-bags-and-duplicates-mean", *reference, "--relation", "samples"]) == 0
     assert main(["replay", "no-lookups", *reference, "--relation", "colour"]) == 2
     assert "expected one of samples, ids" in capsys.readouterr().err

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from corpus.store import stored_cases
+from oracles.adapters.kernels import TbeKernels
 from oracles.check import check
 from oracles.implementation import Trace
-from oracles.kernels import TbeKernels
-from tests.mutants import operators, search, sides, tally
+from tests.mutants import ledger, operators, search, side_by_side
 from tests.mutants.bank import BY_HAND, Mutant, Reach, bank
-from tests.mutants.crew import Died, work
 from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.operators import IN_KERNELS, ON_THE_HOST
 from tests.mutants.peers import PEERS
 from tests.mutants.plant import SOURCE, Edit
 from tests.mutants.score import Outcome, Terms, died, judged
 from tests.mutants.search import CPU, Hurried
+from tests.mutants.workers import Died, work
 
 CHANGES = {
     "boundary": ("a < b", ["a <= b"]),
@@ -141,7 +141,7 @@ def test_a_process_that_dies_takes_its_mutant_with_it_and_the_next_goes_on() -> 
 
 def test_the_stored_score_is_of_this_bank_and_high_enough() -> None:
     """Of mutants that are there now; those not judged yet must be few."""
-    stored, mutants = tally.stored(), {m.id: m for m in bank()}
+    stored, mutants = ledger.stored(), {m.id: m for m in bank()}
     known = [stored[name] for name in mutants if name in stored]
     assert len(known) >= 0.9 * len(mutants)
     real = [o for o in known if o.id not in EQUIVALENT]
@@ -154,50 +154,50 @@ def test_the_stored_score_is_of_this_bank_and_high_enough() -> None:
 def test_a_score_that_falls_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
     before = {"a": Outcome("a", "test", "f.py", "killed", "values", 3), "b": Outcome("b", "test", "f.py", "alive")}
     same = [Outcome("a", "test", "f.py", "killed", "bounds", 9), Outcome("b", "test", "f.py", "alive")]
-    assert tally.compare(same, before) == 0
+    assert ledger.compare(same, before) == 0
     fallen = [Outcome("a", "test", "f.py", "alive", "", 500), same[1]]
-    assert tally.compare(fallen, before) == 1
+    assert ledger.compare(fallen, before) == 1
     assert "no longer killed: alive" in capsys.readouterr().out
 
 
 def test_what_is_not_judged_again_stays_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tally, "_score", lambda peer: tmp_path / f"score{peer}")
+    monkeypatch.setattr(ledger, "_score", lambda peer: tmp_path / f"score{peer}")
     a, b, again = (
         Outcome(name, "test", "f.py", status) for name, status in (("a", "alive"), ("b", "alive"), ("b", "killed"))
     )
-    tally.store([b, a, Outcome("gone", "test", "f.py", "alive")], ["a", "b", "gone"])
-    tally.store([again], ["a", "b", "never judged"])
-    assert list(tally.stored().items()) == [("a", a), ("b", again)]
+    ledger.store([b, a, Outcome("gone", "test", "f.py", "alive")], ["a", "b", "gone"])
+    ledger.store([again], ["a", "b", "never judged"])
+    assert list(ledger.stored().items()) == [("a", a), ("b", again)]
 
 
 def test_ways_are_compared_on_the_same_mutants_and_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(seconds: float) -> Outcome:
         return Outcome("", "test", "f.py", "killed", "values", 3, seconds)
 
-    alive, limit = Outcome("", "test", "f.py", "alive", "", 9, sides.SECONDS), sides.SECONDS
+    alive, limit = Outcome("", "test", "f.py", "alive", "", 9, side_by_side.SECONDS), side_by_side.SECONDS
     scores = {
         "": {"a": killed(1), "b": killed(limit + 1), "c": alive, "not measured by all": killed(1)},
         "unaimed": {"a": killed(limit), "b": alive, "c": alive},
         **{name: {"a": alive, "b": alive, "c": killed(0.5)} for name in PEERS},
     }
-    monkeypatch.setattr(tally, "stored", lambda peer="": scores[peer])
-    rows = [line.split(" | ") for line in sides.table()[2:]]
+    monkeypatch.setattr(ledger, "stored", lambda peer="": scores[peer])
+    rows = [line.split(" | ") for line in side_by_side.table()[2:]]
     assert [row[1] for row in rows] == ["1 of 3 (33.3 %)"] * len(rows)
     assert [row[3] for row in rows] == ["1"] * len(rows)
     assert float(rows[0][4]) == pytest.approx((1 + 2 * limit) / 60, abs=0.05)
-    assert [line.split(":")[0] for line in sides.only_peers()] == ["c"]
+    assert [line.split(":")[0] for line in side_by_side.only_peers()] == ["c"]
 
 
 def test_ours_is_ahead_of_every_peer() -> None:
-    ways = sides.sides()
+    ways = side_by_side.ways()
     assert all(len(outcomes) >= 150 for outcomes in ways.values())
-    kills = {name: sum(map(sides.killed, outcomes.values())) for name, outcomes in ways.items()}
-    ours = [kills.pop(sides.AIMED), kills.pop(sides.NOT_AIMED)]
+    kills = {name: sum(map(side_by_side.killed, outcomes.values())) for name, outcomes in ways.items()}
+    ours = [kills.pop(side_by_side.AIMED), kills.pop(side_by_side.NOT_AIMED)]
     assert len(kills) == len(PEERS)
     assert min(ours) > max(kills.values())
 
 
 def test_the_readme_shows_the_stored_scores() -> None:
-    readme = (tally.ROOT / "README.md").read_text().splitlines()
-    assert set(tally.summary(tally.stored().values())) <= set(readme)
-    assert set(sides.table()) <= set(readme)
+    readme = (ledger.ROOT / "README.md").read_text().splitlines()
+    assert set(ledger.summary(ledger.stored().values())) <= set(readme)
+    assert set(side_by_side.table()) <= set(readme)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from corpus.case import OPTIMIZERS, Optimizer
-from oracles import optimizers
-from oracles.interval import Interval
-from oracles.optimizer_rules import bias_correction, fp32
-from oracles.optimizers import RULES, OracleError, real_step, step
-from oracles.real_optimizers import AdamFamily, LarsSgd, RowwiseAdagrad
+from oracles.values import optimizers
+from oracles.values.interval import Interval
+from oracles.values.optimizer_rules import bias_correction, fp32
+from oracles.values.optimizers import RULES, OracleError, real_step, step
+from oracles.values.real_optimizers import AdamFamily, LarsSgd, RowwiseAdagrad
 
 BETAS = (0.9, 0.75)
 

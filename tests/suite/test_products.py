@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oracles import interpreter
-from oracles.tolerance import PER_PRODUCT, PER_SPLIT_PRODUCT, SPLIT, grid, product_interval
+from oracles.values.tolerance import PER_PRODUCT, PER_SPLIT_PRODUCT, SPLIT, grid, product_interval
 
 BLOCKS = st.sampled_from((4, 8, 16))
 

@@ -11,16 +11,16 @@ import triton.language as tl
 
 from corpus.case import Batch, Case, Table
 from oracles import interpreter
+from oracles.adapters.kernels import IMPLEMENTATION, TbeKernels
 from oracles.check import check
+from oracles.interpreter.concurrency.order import Order, knows
 from oracles.interpreter.findings import GuardError
-from oracles.interpreter.order import Order, knows
-from oracles.kernels import IMPLEMENTATION, TbeKernels
-from tests.failures import shrink
+from oracles.shrink import shrink
 from tests.mutants.fault import Fault
 from tests.mutants.guarded import COUNTDOWN, RACES
 from tests.mutants.plant import plant
 from tests.mutants.search import CPU
-from tests.suite.hunt import hunt
+from tests.programs.hunt import hunt
 
 pytestmark = pytest.mark.skipif(not interpreter.interpreting(), reason="about the interpreter; needs --device cpu")
 
@@ -88,7 +88,7 @@ def _of_their_own(data, WIDTH: tl.constexpr):
 def found(run) -> str:
     """What the detector says of a run, "" for nothing."""
     interpreter.install()
-    from oracles.interpreter import races
+    from oracles.interpreter.concurrency import races
 
     try:
         with races.watching():

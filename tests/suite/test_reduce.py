@@ -7,7 +7,7 @@ import dataclasses
 from hypothesis import given, settings
 
 from corpus.case import Bag, Batch, Case, Optimizer, Sampled, Table, Values, bag_length, expand
-from corpus.reduce import reduce
+from corpus.shrink.reduce import reduce
 from strategies.cases import cases
 
 BIG = Case(

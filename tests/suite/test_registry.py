@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from oracles.kernels import COMPILE_TIME_TURNS, FORWARD_KNOBS, RUN_TIME_TURNS
+from oracles.adapters.sweep import COMPILE_TIME_TURNS, FORWARD_KNOBS, RUN_TIME_TURNS
+from tbe_kernels.aot.reach import jit_functions, rows, unreachable
 from tbe_kernels.config import MENUS, KernelConfig
 from tbe_kernels.paths import PATHS
-from tbe_kernels.reach import jit_functions, rows, unreachable
 
 
 def test_every_kernel_is_reachable_from_a_row() -> None:

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from oracles import interpreter
-from tests import rounding as experiments
+from tests import rounding_statistics as experiments
 from tests.chance import LIMIT, MISS, Trial, shifts, surprise
 from tests.mutants.plant import Edit, plant
-from tests.rounding import Rounding
+from tests.rounding_statistics import Rounding
 
 pytestmark = pytest.mark.skipif(not interpreter.interpreting(), reason="plants in the interpreter; needs --device cpu")
 FILE = "rounding.py"

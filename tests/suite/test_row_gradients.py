@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from corpus.case import Batch, Case, Optimizer, Table, Values
+from oracles.adapters.torch_reference import IMPLEMENTATION
 from oracles.check import check
-from oracles.implementation import Backward, RowGradients, Trace
-from oracles.torch_reference import IMPLEMENTATION
+from oracles.implementation import Backward, LeftRowGradients, Trace
 from tests.suite.test_judge import Spoiled, bump
 
 #: Rows 0 and 1 of a table of two columns are touched, and row 2 of one of three: linear rows 0, 1 and 6.
@@ -26,7 +26,7 @@ CASE = Case(
 CPU = torch.device("cpu")
 
 
-def left(trace: Trace) -> RowGradients:
+def left(trace: Trace) -> LeftRowGradients:
     """What the backward left."""
     step = trace.steps[1]
     assert isinstance(step, Backward)
@@ -112,7 +112,7 @@ def test_a_spoiled_trace_fails(name: str) -> None:
 def test_an_optimizer_that_steps_must_leave_none() -> None:
     def leave(trace: Trace) -> None:
         assert isinstance(trace.steps[1], Backward)
-        trace.steps[1].row_gradients = RowGradients(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 3), 0)
+        trace.steps[1].row_gradients = LeftRowGradients(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 3), 0)
 
     case = dataclasses.replace(CASE, optimizer=Optimizer())
     verdict = check(case, Spoiled(leave), CPU)

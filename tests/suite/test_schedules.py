@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from corpus.case import Batch, Case, CaseError, Optimizer, Table
 from corpus.store import from_json, to_json
 from oracles import interpreter
+from oracles.adapters.kernels import IMPLEMENTATION, TbeKernels
 from oracles.check import check
-from oracles.kernels import IMPLEMENTATION, TbeKernels
 from oracles.report import size
-from tests.failures import shrink
+from oracles.shrink import shrink
 from tests.mutants.fault import Fault
 from tests.mutants.guarded import COUNTDOWN
 from tests.mutants.plant import plant
-from tests.suite.explore import CPU, explore
+from tests.programs.explore import CPU, explore
 
 pytestmark = pytest.mark.skipif(not interpreter.interpreting(), reason="about the interpreter; needs --device cpu")
 #: Schedules within which a fault of the countdown has to show, and how many the true kernel has to pass.
@@ -63,7 +63,7 @@ TRUE = (
 
 def made(seed: int, count: int) -> list[tuple[int, ...]]:
     interpreter.install()
-    from oracles.interpreter.schedules import schedules
+    from oracles.interpreter.concurrency.schedules import schedules
 
     return list(schedules(seed, count))
 
@@ -160,7 +160,7 @@ def _mine(own, other):
 def outcomes(kernel, tensors: list[torch.Tensor], schedules: list[tuple[int, ...]], *args) -> set[tuple[int, ...]]:
     """What the last tensor holds after each schedule."""
     interpreter.install()
-    from oracles.interpreter.schedules import following
+    from oracles.interpreter.concurrency.schedules import following
 
     out = set()
     for schedule in schedules:
@@ -196,7 +196,7 @@ def test_a_program_sees_its_own_writes_and_no_add_is_lost() -> None:
     own, other = torch.zeros(3, dtype=torch.int32), torch.zeros(2, dtype=torch.int32)
     assert outcomes(_mine, [own, other], made(6, 200)) == {(1, 2)}
     interpreter.install()
-    from oracles.interpreter.schedules import following
+    from oracles.interpreter.concurrency.schedules import following
 
     for schedule in made(7, 200):
         copy = own.clone()

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 
 from corpus.__main__ import main
 from corpus.case import Batch, Case, Optimizer, Sampled, Table, Values
-from corpus.lookups import entries, grouped, ranges
-from corpus.routes import look_at
-from corpus.show import describe
 from corpus.store import StoredCase, save, stored_cases, to_json
-from corpus.strips import MOST_BOXES, strip
-from oracles.kernels import run_lengths
+from oracles.adapters.routes import look_at
+from oracles.contract import run_lengths
+from oracles.show.bag_boxes import MOST_BOXES, strip
+from oracles.show.lookups import entries, grouped, ranges
+from oracles.show.show import describe
 from strategies.cases import cases
 
 #: Two features on one table and one on another: an empty bag, rows looked up 1, 2 and 3 times.
@@ -187,7 +187,7 @@ def test_without_matplotlib_plot_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "corpus.picture", raising=False)
+    monkeypatch.delitem(sys.modules, "oracles.show.picture", raising=False)
     assert main(["show", "no-lookups", "--plot", str(tmp_path / "no.png")]) == 2
     assert 'pip install -e ".[plots]"' in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -223,7 +223,7 @@ def test_a_strip_has_a_box_for_each_row_and_each_empty_bag() -> None:
 
 def test_the_histogram_has_its_lines_between_the_lengths_that_they_divide(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from corpus.picture import picture
+    from oracles.show.picture import picture
 
     def lines(**routing: Any) -> dict[str, list[float]]:
         figure = picture(StoredCase(change(routing=routing), "", tmp_path / "x.json"))

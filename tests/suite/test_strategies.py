@@ -17,9 +17,9 @@ from hypothesis.internal.conjecture import providers
 
 from corpus.case import Case, Sampled
 from corpus.tensors import ids_and_lengths, table_rows
-from oracles import optimizers
-from oracles.judge import first_state
-from oracles.reference import ReferenceBatch
+from oracles.values import optimizers
+from oracles.values.judge import first_state
+from oracles.values.reference import ReferenceBatch
 from strategies.cases import cases
 from strategies.ids import RUN_LENGTH_SHARE, SKEWS, compressed, id_lists, production_run
 from strategies.regions import AIMED, REGIONS

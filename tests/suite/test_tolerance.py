@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oracles.tolerance import gamma, grid, sum_interval
+from oracles.values.tolerance import gamma, grid, sum_interval
 
 terms_lists = st.lists(st.floats(-(2.0**20), 2.0**20, width=32), min_size=1, max_size=60)
 

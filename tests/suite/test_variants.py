@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tbe_kernels import TableBatchedEmbeddingBags
+from tbe_kernels.aot.variants import AXES, POINTERS, SMALL, TARGETS, TILE_KNOBS, Variants, pairwise
 from tbe_kernels.config import MENUS
 from tbe_kernels.optimizers import OPTIMIZERS
-from tbe_kernels.variants import AXES, POINTERS, SMALL, TARGETS, TILE_KNOBS, Variants, pairwise
 
 #: The module's arguments by what they do to compiled code. A new one needs an axis, or a reason.
 ON_AXES = {"embedding_specs", "pooling_mode", "weights_precision", "output_dtype", "bounds_check_mode", "optimizer"}

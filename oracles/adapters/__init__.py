@@ -1,0 +1,1 @@
+"""Implementations put under the suite, and all that has to know their insides."""

@@ -1,0 +1,1 @@
+"""Speed alone: may be left out without changing a verdict."""

@@ -1,0 +1,1 @@
+"""What is in a case, in words and in a picture."""

@@ -1,0 +1,1 @@
+"""What the results may be: the reference, derived bounds, and the judge that compares with them."""

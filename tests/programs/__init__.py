@@ -1,0 +1,1 @@
+"""Programs that tests of the suite run in processes of their own."""
