@@ -8,47 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tbe_kernels.config import MENUS, KernelConfig
+from tbe_kernels.config import KNOBS, KernelConfig
+from tbe_kernels.knobs import SMALL_TABLE
 from tbe_kernels.paths import Eligibility
-
-#: Knobs that take any integer: values that small cases can reach. The first is what shrinks to.
-REACHABLE: Mapping[str, tuple[int, ...]] = {
-    "long_run_threshold": (2, 1, 3, 4, 5, 8, 16, 33, 256),
-    "chunk_size": (2, 1, 3, 4, 7, 16, 256),
-    "bags_per_program": (1, 2, 3, 4),
-    "short_run_programs": (1, 2, 5),
-    "long_run_programs": (1, 2, 5),
-    "check_programs": (1, 2, 3),
-    "forward_programs": (1024, 1, 2, 3),
-    "unpooled_programs": (1, 2, 3),
-    "small_table_least_columns": (1, 64),
-    "small_table_bag_length": (1, 4, 64),
-    "small_table_programs": (1, 2, 5),
-    "from_counts_programs": (1, 2, 5),
-}
-#: Knobs that are drawn now and then and have their default otherwise; num_warps means nothing to the interpreter.
-SELDOM = (
-    "max_block_d",
-    "min_block_d",
-    "tile_elements",
-    "block",
-    "accumulate_fp64",
-    "num_warps",
-)
-#: Seldom drawn either, but for paths of one small table.
-OF_SMALL_TABLES = (
-    "small_table_rows",
-    "small_table_columns",
-    "small_table_least_columns",
-    "small_table_bag_length",
-    "small_table_bags",
-    "small_table_window",
-    "small_table_programs",
-    "small_table_warps",
-    "backward_from_counts",
-    "from_counts_bags",
-    "from_counts_programs",
-)
 
 
 @dataclass(frozen=True)
@@ -62,23 +24,7 @@ class Limits:
 
 
 #: On a GPU a case costs microseconds and a new set of compile-time values up to a second, so widths have two values.
-GPU = Limits(
-    steps=4000,
-    menus={
-        "gather_width": (4, 16),
-        "backward_gather_width": (2, 8),
-        "max_block_d": (64, 2048),
-        "min_block_d": (16, 128),
-        "tile_elements": (4096,),
-        "block": (64, 1024),
-        "num_warps": ("auto", 4),
-        "small_table_window": (16, 256),
-        "small_table_bags": (16,),
-        "small_table_warps": (4,),
-        "from_counts_bags": (16, 64),
-    },
-    sampled=True,
-)
+GPU = Limits(steps=4000, menus={name: row.gpu for name, row in KNOBS.items() if row.gpu}, sampled=True)
 INTERPRETER = Limits()
 
 
@@ -89,7 +35,7 @@ def routings(
 
     `longest`: run lengths beyond it are out of reach (wide rows cost too much), so thresholds and chunks stay below.
     """
-    menus = {**{k: m for k, m in MENUS.items() if m is not None}, **REACHABLE, **(limits.menus or {})}
+    menus = {knob: row.drawn or row.menu or () for knob, row in KNOBS.items()} | dict(limits.menus or {})
     for knob, needed in needs.knobs.items():  # as far as the target can afford
         menus[knob] = tuple(v for v in needed if v in (limits.menus or {}).get(knob, needed))
     if longest is not None:
@@ -97,7 +43,10 @@ def routings(
             menus[knob] = tuple(n for n in menus[knob] if n < longest)
     if needs.run == "short":  # below a threshold of 1 there is no run
         menus["long_run_threshold"] = tuple(n for n in menus["long_run_threshold"] if n > 1)
-    rare = {*SELDOM, *(() if needs.one_table else OF_SMALL_TABLES)} - needs.knobs.keys()
+    counts = needs.one_table is not None
+    rare = {
+        k for k, row in KNOBS.items() if row.seldom and not (counts and row.stage == SMALL_TABLE)
+    } - needs.knobs.keys()
     always = {knob: st.sampled_from(menu) for knob, menu in menus.items() if knob not in rare}
     seldom = {knob: st.sampled_from(menu) for knob, menu in menus.items() if knob in rare}
     return st.builds(

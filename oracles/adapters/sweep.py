@@ -13,43 +13,21 @@ from corpus.store import case_id
 from corpus.tensors import ids_and_lengths
 from oracles.contract import effective_batch, run_lengths
 from oracles.implementation import Routing
+from tbe_kernels.config import KNOBS
+from tbe_kernels.knobs import FORWARD, SMALL_TABLE
 from tbe_kernels.paths import PATHS
 
-MERGES = tuple(m for m in tbe_kernels.config.MENUS["long_run_merge"] or () if m != "auto")
-#: Values that a sweep's routings take in turn; the numbers of values have few common divisors, so pairs mix.
-RUN_TIME_TURNS: dict[str, tuple[Any, ...]] = {
-    "bags_per_program": (2, 1, 3, 8),
-    "short_run_programs": (1, 3),
-    "long_run_programs": (3, 1),
-    "check_programs": (1, 3),
-    "forward_programs": (1024, 1, 3),
-    "unpooled_programs": (1, 2),
-    "hoist_transpose_to_forward": (False, True, True),
-    "fused_bounds_check": (False, True),
-}
-#: For cases whose table is small: its forward with a backward over runs; the backward from counts comes on its own.
-SMALL_TABLE_TURNS: dict[str, tuple[Any, ...]] = {"small_table": ("never", "always"), "backward_from_counts": (False,)}
+MERGES = tuple(m for m in KNOBS["long_run_merge"].menu or () if m != "auto")
 #: Backwards from counts in a sweep.
 COUNTED: tuple[dict[str, Any], ...] = (
     {"from_counts_programs": 3, "small_table_programs": 2},
     {"from_counts_programs": 1, "small_table_programs": 1, "small_table_window": 4, "from_counts_bags": 16},
     {"from_counts_programs": 2, "small_table_window": 16, "small_table_bags": 32, "from_counts_bags": 32},
 )
-#: The same for knobs that are compile-time constants; on a GPU each new value would cost a compilation.
-COMPILE_TIME_TURNS: dict[str, tuple[Any, ...]] = {
-    "gather_width": (4, 1, 2, 8, 32, 16),
-    "backward_gather_width": (2, 1, 4, 32, 8),
-    "max_block_d": (2048, 16, 64),
-    "min_block_d": (1, 16, 128),
-    "block": (1024, 16),
-    "accumulate_fp64": (True, True, True, False),
-}
-#: A forward does not know how the backward is split: of these knobs a sweep takes so many settings, from a place in
-#: their turns that differs from case to case.
-FORWARD_KNOBS = frozenset(
-    {"bags_per_program", "forward_programs", "unpooled_programs", "check_programs", "fused_bounds_check", "block"}
-    | {"gather_width", "max_block_d", "min_block_d", "accumulate_fp64"}
-)
+#: With limits that keep no table out which the case itself lets in.
+LARGEST = {name: max(KNOBS[name].menu or ()) for name in ("small_table_rows", "small_table_columns")}
+#: A forward does not know how the backward is split: of its knobs a sweep takes so many settings, from a place in their
+#: turns that differs from case to case.
 FORWARDS = 4
 #: Run lengths at which a sweep puts the threshold, at the most, and at most so many with every merge at each.
 MOST_LENGTHS = 4
@@ -81,7 +59,8 @@ def routings(case: Case, device: torch.device) -> Iterator[Routing]:
     has_small_table = any(may_count(case, k) for k in set(case.order))
     if has_small_table:
         counted = COUNTED if device.type == "cpu" else COUNTED[:1]
-        changes[2:2] = [{"small_table": "always", "backward_from_counts": True, **knobs} for knobs in counted]
+        always = {"small_table": "always", "backward_from_counts": True, **LARGEST}
+        changes[2:2] = [{**always, **knobs} for knobs in counted]
     lookups = max(len(ids_and_lengths(case, k)[0]) for k in set(case.order))
     others = dict(case.routing)  # what the other routings start from
     if others.get("chunk_size", small) < small:
@@ -91,12 +70,11 @@ def routings(case: Case, device: torch.device) -> Iterator[Routing]:
     gather = min(32, power(max(1, lookups // MOST_PIECES)))
     tile = power(-(-widest // MOST_TILES))
     least = {"gather_width": gather, "backward_gather_width": gather, "max_block_d": tile}
-    turns = {**RUN_TIME_TURNS, **(COMPILE_TIME_TURNS if device.type == "cpu" else {})}
-    turns |= SMALL_TABLE_TURNS if has_small_table else {}
+    turns = turns_of(device, has_small_table)
     seen, first = [], int(case_id(case), 16)
     for number, change in enumerate([{}, *changes]):
         forward = first + number % FORWARDS
-        places = {knob: forward if knob in FORWARD_KNOBS else number for knob in turns}
+        places = {knob: forward if KNOBS[knob].stage == FORWARD else number for knob in turns}
         turn = {knob: values[places[knob] % len(values)] for knob, values in turns.items()} if number else {}
         for knob in turn.keys() & least.keys():
             turn[knob] = max(turn[knob], least[knob])
@@ -104,6 +82,16 @@ def routings(case: Case, device: torch.device) -> Iterator[Routing]:
         if routing not in seen:
             seen.append(routing)
             yield routing
+
+
+def turns_of(device: torch.device, has_small_table: bool) -> dict[str, tuple[Any, ...]]:
+    """The knobs that take turns, each with its values; the numbers of values have few common divisors, so pairs mix.
+    Of a knob that is a compile-time constant, each new value would cost a GPU a compilation."""
+    return {
+        name: row.turns
+        for name, row in KNOBS.items()
+        if row.turns and (device.type == "cpu" or not row.constant) and (has_small_table or row.stage != SMALL_TABLE)
+    }
 
 
 def sweep_paths(case: Case) -> list[set[str]]:

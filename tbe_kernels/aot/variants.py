@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tbe_kernels.config import KNOBS
 from tbe_kernels.optimizers import OPTIMIZERS
 
 #: The menu of each axis, its usual value first. What a value stands for: `tbe_kernels.aot.launches`.
@@ -33,23 +34,8 @@ AXES: Mapping[str, tuple[Any, ...]] = {
     "gradient_clipping": (False, True),
     "feature_requires_grad": (False, True),
     # Knobs that become compile-time constants, or decide which pointers are given.
-    "fused_bounds_check": (False, True),
-    "accumulate_fp64": (True, False),
-    "gather_width": (16, 4, 1),
-    "backward_gather_width": (8, 2, 1),
-    "long_run_merge": ("atomic", "ordered", "fused"),
-    "hoist_transpose_to_forward": (False, True),
-    "block": (1024, 16),
-    "num_warps": ("auto", 4),
-    "small_table": ("never", "always"),
-    "small_table_bags": (16, 32),
-    "small_table_window": (256, 4),
-    "small_table_warps": (4, 8),
-    "backward_from_counts": (True, False),
-    "from_counts_bags": (64, 16),
+    **{name: row.axis for name, row in KNOBS.items() if row.axis},
 }
-#: Knobs that only move the tile sizes, which the axes "D" and those of gather widths vary.
-TILE_KNOBS = ("min_block_d", "max_block_d", "tile_elements", "small_table_rows", "small_table_columns")
 #: The axis that every kernel has: whether the pointers of a launch are known to be divisible by 16.
 POINTERS = "pointers"
 #: What the gate compiles for.

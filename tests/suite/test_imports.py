@@ -14,7 +14,7 @@ ROOMS = ("tbe_kernels", "corpus", "strategies", "oracles", "tests")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "tbe_kernels": ("tbe_kernels",),
     "corpus": ("corpus",),
-    "strategies": ("strategies", "corpus", "tbe_kernels.config", "tbe_kernels.paths"),
+    "strategies": ("strategies", "corpus", "tbe_kernels.config", "tbe_kernels.knobs", "tbe_kernels.paths"),
     "oracles": ("oracles", "corpus"),
     "oracles/adapters": ("oracles", "corpus", "tbe_kernels"),
     "tests": ROOMS,

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
+from typing import Any
 
-from oracles.adapters.sweep import COMPILE_TIME_TURNS, FORWARD_KNOBS, RUN_TIME_TURNS
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corpus.case import Batch, Case, Table
+from oracles.adapters import sweep
+from strategies.routing import routings
 from tbe_kernels.aot.reach import jit_functions, rows, unreachable
-from tbe_kernels.config import MENUS, KernelConfig
+from tbe_kernels.config import KNOBS, KernelConfig
+from tbe_kernels.knobs import BOTH, Knob
 from tbe_kernels.paths import PATHS
 
 
@@ -25,7 +35,7 @@ def test_rows_are_named_once_and_need_what_exists() -> None:
     assert len({path.name for path in PATHS}) == len(PATHS)
     for path in PATHS:
         for knob, values in path.needs.knobs.items():
-            assert set(values) <= set(MENUS[knob] or ()), (path.name, knob)
+            assert set(values) <= set(KNOBS[knob].menu or ()), (path.name, knob)
 
 
 def test_no_knob_lets_a_larger_table_take_a_route_than_its_row_says() -> None:
@@ -36,17 +46,70 @@ def test_no_knob_lets_a_larger_table_take_a_route_than_its_row_says() -> None:
 
 def _largest(knob: str) -> int:
     """The largest number in a knob's menu."""
-    return max(value for value in MENUS[knob] or () if isinstance(value, int))
+    return max(value for value in KNOBS[knob].menu or () if isinstance(value, int))
 
 
-def test_knobs_that_take_turns_exist() -> None:
-    turns = {**RUN_TIME_TURNS, **COMPILE_TIME_TURNS}
-    assert turns.keys() <= MENUS.keys()
-    assert turns.keys() >= FORWARD_KNOBS
-
-
-def test_every_knob_has_a_menu_and_takes_its_values() -> None:
-    assert MENUS.keys() == {field.name for field in dataclasses.fields(KernelConfig)}
-    for knob, menu in MENUS.items():
-        for value in menu or (1, 7):
+def test_every_knob_has_a_row_and_takes_its_values() -> None:
+    assert KNOBS.keys() == {field.name for field in dataclasses.fields(KernelConfig)}
+    for knob, row in KNOBS.items():
+        for value in row.menu or (1, 7):
             assert getattr(KernelConfig.for_target("cuda", {knob: value}), knob) == value
+
+
+@pytest.mark.parametrize(
+    "row",
+    [{"menu": (1, 2), "turns": (3,)}, {"drawn": (0,)}, {"menu": (True, False), "gpu": (1,)}, {"targets": {"hip": 0}}],
+)
+def test_a_row_whose_values_the_knob_does_not_take_is_refused(row: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        Knob(default=1, stage=BOTH, **row)
+
+
+#: One table that may be counted, with a run of every length up to 4; and two of which none may.
+SMALL_CASE = Case(
+    tables=(Table(16, 64),),
+    feature_table_map=(0,),
+    batches=(Batch(features=(((0, 1, 1), (2, 2, 2), (3, 3, 3, 3)),)),),
+    order=(0, 0),
+    weights_dtype="float16",
+)
+CASES = (SMALL_CASE, replace(SMALL_CASE, weights_dtype="float32"))
+
+
+def swept() -> set[str]:
+    """The knobs that have more than one value among the other routings of some sweep."""
+    found: set[str] = set()
+    for case in CASES:
+        _, *routings = sweep.routings(case, torch.device("cpu"))  # behind the case's own
+        settings = [KernelConfig.for_target("interpreter", routing) for routing in routings]
+        found |= {knob for knob in KNOBS if len({getattr(setting, knob) for setting in settings}) > 1}
+    return found
+
+
+@given(st.data())
+@settings(max_examples=400, derandomize=True, database=None, deadline=None)
+def drawn_by(into: dict[str, set[Any]], data: st.DataObject) -> None:
+    """Collect the values of each knob in routings as they are drawn for all paths."""
+    path = data.draw(st.sampled_from(PATHS))
+    for knob, value in data.draw(routings(path.needs)).items():
+        into.setdefault(knob, set()).add(value)
+
+
+def test_every_knob_is_drawn_and_swept() -> None:
+    values: dict[str, set[Any]] = {}
+    drawn_by(values)
+    assert {knob for knob in KNOBS if len(values.get(knob, ())) < 2} == set()
+    assert KNOBS.keys() - swept() == set()
+
+
+def test_a_knob_that_nobody_turns_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KNOBS, "bags_per_program", replace(KNOBS["bags_per_program"], turns=()))
+    monkeypatch.setitem(KNOBS, "check_programs", replace(KNOBS["check_programs"], turns=(2,)))
+    assert KNOBS.keys() - swept() == {"bags_per_program", "check_programs"}
+
+
+def test_a_knob_that_is_hardly_drawn_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KNOBS, "bags_per_program", replace(KNOBS["bags_per_program"], drawn=(3,)))
+    values: dict[str, set[Any]] = {}
+    drawn_by(values)
+    assert values["bags_per_program"] == {3}

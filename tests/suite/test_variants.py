@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tbe_kernels import TableBatchedEmbeddingBags
-from tbe_kernels.aot.variants import AXES, POINTERS, SMALL, TARGETS, TILE_KNOBS, Variants, pairwise
-from tbe_kernels.config import MENUS
+from tbe_kernels.aot.variants import AXES, POINTERS, SMALL, TARGETS, Variants, pairwise
+from tbe_kernels.config import KNOBS
 from tbe_kernels.optimizers import OPTIMIZERS
 
 #: The module's arguments by what they do to compiled code. A new one needs an axis, or a reason.
@@ -61,7 +61,7 @@ def test_settings_keep_to_the_values_that_launch_the_kernel() -> None:
 def test_all_that_a_user_can_choose_is_on_an_axis() -> None:
     arguments = inspect.signature(TableBatchedEmbeddingBags.__init__).parameters.keys()
     assert arguments == ON_AXES | NUMBERS | NOT_SEEN_BY_KERNELS
-    assert {knob for knob, menu in MENUS.items() if menu is not None} - {*TILE_KNOBS} <= AXES.keys()
+    assert {knob for knob, row in KNOBS.items() if row.menu is not None and not row.moves_tiles} <= AXES.keys()
     assert {name for name, _ in AXES["optimizer"]} == {kind.name for kind in OPTIMIZERS}
-    for axis in AXES.keys() & MENUS.keys():
-        assert set(AXES[axis]) <= set(MENUS[axis] or ())
+    for axis in AXES.keys() & KNOBS.keys():
+        assert set(AXES[axis]) <= set(KNOBS[axis].menu or ())
