@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 from pathlib import Path
@@ -92,3 +93,21 @@ def test_every_readme_is_known() -> None:
         for path in (ROOT / room).rglob("*.md")
     }
     assert found <= set(DOCUMENTS)
+
+
+def untold(text: str) -> set[str]:
+    """The kernels of a file that do not say what their grid is, or which program owns what it writes."""
+    kernels = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name.endswith("_kernel")]
+    told = {kernel.name: ast.get_docstring(kernel) or "" for kernel in kernels}
+    return {name for name, doc in told.items() if "Grid: " not in doc or not re.search(r"\bowns?\b", doc)}
+
+
+def test_every_kernel_says_its_grid_and_who_owns_what() -> None:
+    files = [file for stage in ("forward", "backward") for file in (ROOT / "tbe_kernels" / stage).glob("*.py")]
+    assert {name for file in files for name in untold(file.read_text())} == set()
+
+
+def test_a_kernel_that_does_not_say_is_seen() -> None:
+    text = (ROOT / "tbe_kernels/backward/short_run.py").read_text()
+    assert untold(text.replace("Grid: 1-D", "1-D")) == {"short_run_kernel"}
+    assert untold(text.replace("owns the", "has the")) == {"short_run_kernel"}
