@@ -1,7 +1,7 @@
 """What the suite asks of an implementation, and what a run of one leaves behind.
 
-Any table-batched embedding can be put under the suite by writing these few methods; the kernels, the reference and
-FBGEMM are three of them.
+Any table-batched embedding can be put under the suite by writing these few methods. Two do: the kernels
+(`oracles.adapters.kernels`) and the reference (`oracles.adapters.torch_reference`).
 """
 
 from __future__ import annotations

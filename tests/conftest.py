@@ -17,7 +17,7 @@ from tests.record import RECORD, Record
 
 independent.install()
 
-#: The property suite draws this many examples for each kernel path; see the README for what each profile is for.
+#: The property suite draws this many examples for each kernel path; strategies/README.md says what each profile is for.
 _SEARCH = (Phase.explicit, Phase.reuse, Phase.generate)
 settings.register_profile("dev", max_examples=36, deadline=None, phases=_SEARCH)
 settings.register_profile("ci", max_examples=150, deadline=None, phases=_SEARCH, derandomize=True, database=None)

@@ -85,6 +85,11 @@ def multiply_counts_kernel(
     BLOCK_E: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
+    """Partial sums of counts^T times gradient.
+
+    Grid: 1-D, as many programs as there are partial sums; each takes groups of `BAGS` bags in turn and owns its own
+    `[BLOCK_E, BLOCK_D]` of `partial_sums` and its row of `named`: plain stores, once, at the end.
+    """
     LARGEST: tl.constexpr = 3.4028234663852886e38
     MOST_COUNTED: tl.constexpr = 2048
     LEAST_SCALED: tl.constexpr = 2.0**-13
@@ -101,10 +106,10 @@ def multiply_counts_kernel(
         scale, back = power_of_two_around(tl.max(tl.max(size, axis=1), axis=0))
         most_counted = tl.max(tl.max(counts, axis=1), axis=0)
         if is_finite & (least * scale >= LEAST_SCALED) & (most_counted <= MOST_COUNTED):
-            scaled = grads * scale
+            scaled = grads * scale  # [BAGS, BLOCK_D]
             high = scaled.to(tl.float16)
             low = ((scaled - high.to(tl.float32)) * LOW).to(tl.float16)
-            times = tl.trans(counts.to(tl.float16))
+            times = tl.trans(counts.to(tl.float16))  # [BLOCK_E, BAGS]
             total += (tl.dot(times, high) + tl.dot(times, low) * (1.0 / LOW)) * back
         else:
             for lane in range(BAGS):
@@ -132,7 +137,12 @@ def step_named_rows_kernel(
     BLOCK_E: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """A program a row."""
+    """Add a row's partial sums in order, and step the row if any bag names it.
+
+    Grid: 1-D, a program a row of the table, which it owns with its state: plain stores. `partial_sums` is
+    `[programs, BLOCK_E, BLOCK_D]`, `named` `[programs, BLOCK_E]`, both of the launch before; `rows` as in
+    `operands`.
+    """
     row = tl.program_id(0)
     columns = tl.arange(0, BLOCK_D)
     D = tl.multiple_of(tl.load(D_offsets + 1) - tl.load(D_offsets), ALIGN)

@@ -44,6 +44,12 @@ def sum_chunks_kernel(
     GATHER: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
+    """Sum the chunks of one bucket's long runs.
+
+    Grid: 1-D, any number of programs; each takes chunks of the bucket in turn. `run_starts` is int64 `[N + 2]`;
+    `lookups` and `long_runs` as in `operands` and `plan`. With MERGE "ordered" a program owns the workspace row of
+    each of its chunks: plain stores. With "atomic" the chunks of a run share a row and add into it.
+    """
     first_chunk = tl.load(long_runs.chunk_bounds + bucket)
     end_chunk = tl.load(long_runs.chunk_bounds + bucket + 1)
     columns = tl.arange(0, BLOCK_D)
@@ -76,6 +82,11 @@ def step_long_runs_kernel(
     GATHER: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
+    """Step the rows of one bucket's long runs, from the sums that the launch before left in `workspace`.
+
+    Grid: 1-D, any number of programs; each takes long runs of the bucket in turn and owns the run's row and its
+    state: plain stores. `workspace` is fp32 `[long runs, max_D]` for "atomic", `[chunks, max_D]` for "ordered".
+    """
     columns = tl.arange(0, BLOCK_D)
     stride = max_D.to(tl.int64)
     first_owner = tl.load(long_runs.bounds + bucket)
@@ -91,7 +102,7 @@ def step_long_runs_kernel(
             grad = tl.zeros([BLOCK_D], dtype=tl.float32)
             for place in range(first_chunk, end_chunk, GATHER):
                 chunks = place + tl.arange(0, GATHER)
-                live = (chunks < end_chunk)[:, None] & inside[None, :]
+                live = (chunks < end_chunk)[:, None] & inside[None, :]  # [GATHER, BLOCK_D]
                 partial = tl.load(workspace + chunks[:, None] * stride + columns[None, :], mask=live, other=0.0)
                 grad += tl.sum(partial, axis=0)
         else:

@@ -56,6 +56,12 @@ def fused_long_runs_kernel(
     GATHER: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
+    """Sum the chunks of one bucket's long runs, and step each row with the last of its chunks.
+
+    Grid: 1-D, any number of programs; each takes chunks of the bucket in turn. The chunks of a run share its row of
+    `workspace` and its counter: atomics. Whichever program counts last owns both from then on, and the row of the
+    table with its state: plain stores.
+    """
     first_chunk = tl.load(long_runs.chunk_bounds + bucket)
     end_chunk = tl.load(long_runs.chunk_bounds + bucket + 1)
     columns = tl.arange(0, BLOCK_D)

@@ -36,7 +36,11 @@ def sort_keys_kernel(
     total_rows,
     BLOCK: tl.constexpr,
 ):
-    """The sort key of each lookup: its linear row (tables in bucket order), or `total_rows` where it is pruned."""
+    """The sort key of each lookup: its linear row (tables in bucket order), or `total_rows` where it is pruned.
+
+    Grid: 1-D, a program a block of `BLOCK` lookups, which it owns in `keys`. `keys`, `indices` and `bags` are
+    `[N]`, `key_base` int64 `[T]`.
+    """
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < N
     index = tl.load(indices + at, mask=inside, other=-1).to(tl.int64)

@@ -42,6 +42,12 @@ def psw_gradient_kernel(
     BLOCK_D: tl.constexpr,
     ACCUMULATOR: tl.constexpr,
 ):
+    """The gradient of every per-sample weight of one bucket's bags.
+
+    Grid: 1-D, any number of programs; each takes groups of `bags_per_program` bags in turn. `grad_output` has the
+    shape of the output; `weights` is flat, a table's `[E, D]` from `weights_offsets[feature]` on; `indices` `[N]`;
+    `offsets` `[bags + 1]`. A program owns the gradients of its bags' lookups: plain stores.
+    """
     lanes = tl.arange(0, GATHER)
     for start in range(tl.program_id(0) * bags_per_program, slots, tl.num_programs(0) * bags_per_program):
         for slot in range(start, tl.minimum(start + bags_per_program, slots)):
@@ -53,7 +59,7 @@ def psw_gradient_kernel(
             first = tl.load(offsets + bag).to(tl.int64)
             last = tl.load(offsets + bag + 1).to(tl.int64)
             for place in range(first, last, GATHER):
-                at = place + lanes
+                at = place + lanes  # [GATHER]
                 index = tl.load(indices + at, mask=at < last, other=-1).to(tl.int64)
                 if check_rows is not None:
                     index = tl.where((index < -1) | (index >= tl.load(check_rows + feature)), 0, index)
@@ -64,7 +70,7 @@ def psw_gradient_kernel(
                 for tile in range(0, D, BLOCK_D):
                     columns = tile + tl.arange(0, BLOCK_D)
                     inside = columns < D
-                    mask = live[:, None] & inside[None, :]
+                    mask = live[:, None] & inside[None, :]  # [GATHER, BLOCK_D]
                     rows = tl.load(table + index[:, None] * D + columns[None, :], mask=mask, other=0.0).to(ACCUMULATOR)
                     grads = tl.load(grad_row + columns, mask=inside, other=0.0).to(tl.float32)
                     grads = clipped(grads, max_gradient).to(ACCUMULATOR)

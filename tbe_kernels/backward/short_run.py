@@ -38,6 +38,12 @@ def short_run_kernel(
     GATHER: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
+    """Sum and step the rows of one bucket whose runs are shorter than `threshold`.
+
+    Grid: 1-D, any number of programs; each takes runs of the bucket in turn. `run_starts` is int64 `[N + 2]`,
+    `run_bounds` `[buckets + 1]`; `rows` and `lookups` as in `operands`. A run has every lookup of its row, so its
+    program owns the row and its state: plain loads and stores.
+    """
     first_run = tl.load(run_bounds + bucket)
     end_run = tl.load(run_bounds + bucket + 1)
     for run in range(first_run + tl.program_id(0), end_run, tl.num_programs(0)):

@@ -32,7 +32,11 @@ class BoundsCheck(NamedTuple):
 
 @triton.jit(do_not_specialize=["n", "N"])
 def check_offsets_kernel(offsets, repaired, first_bad, n, N, BLOCK: tl.constexpr):
-    """Copy the `n` offsets and leave the place of the first malformed one in `first_bad`."""
+    """Copy the `n` offsets and leave the place of the first malformed one in `first_bad`.
+
+    Grid: 1-D, a program a block of `BLOCK` offsets, which it owns in `repaired`. `offsets` and `repaired` are
+    `[n]`; `first_bad` `[3]` is shared: an atomic minimum.
+    """
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
     here = tl.load(offsets + at, mask=inside, other=0)
@@ -52,8 +56,11 @@ def _larger(a, b):
 
 @triton.jit(do_not_specialize=["n", "N"])
 def repair_offsets_kernel(repaired, first_bad, warnings, n, N, BLOCK: tl.constexpr):
-    """One program; nothing to do unless `first_bad` names a place. The first offset becomes 0, each one the running
-    maximum clamped to [0, N], the last N; `warnings`, if anybody counts, grows by the changed ones."""
+    """Put malformed offsets right in place; nothing to do unless `first_bad` names a place.
+
+    Grid: one program, which owns `repaired` `[n]` and walks it in order. The first offset becomes 0, each one the
+    running maximum clamped to [0, N], the last N; `warnings`, if anybody counts, grows by the changed ones.
+    """
     if tl.load(first_bad) < n:
         reached = tl.zeros([], dtype=tl.int64)
         changed = tl.zeros([], dtype=tl.int64)
@@ -90,7 +97,12 @@ def check_indices_kernel(
     programs,  # programs a feature
     BLOCK: tl.constexpr,
 ):
-    """Walk one feature's ids, which lie side by side, and judge each against its own table."""
+    """Walk one feature's ids, which lie side by side, and judge each against its own table.
+
+    Grid: 1-D, `T * programs`; the programs of a feature take its ids `BLOCK` at a time, in turn, and own those
+    places of `checked`. `indices` and `checked` are `[N]`, `offsets` `[bags + 1]`. What `check` counts is shared:
+    atomics.
+    """
     feature = tl.program_id(0) // programs
     part = tl.program_id(0) % programs
     rows = tl.load(check.rows_per_table + feature)

@@ -43,6 +43,13 @@ def pooled_forward_kernel(
     BLOCK_D: tl.constexpr,
     ACCUMULATOR: tl.constexpr,
 ):
+    """Pool the bags of one bucket.
+
+    Grid: 1-D, any number of programs; each takes groups of `bags_per_program` bags in turn. `output` is
+    `[B, total_D]`, or flat for a variable batch; `weights` flat, a table's `[E, D]` from `weights_offsets[feature]`
+    on; `indices` `[N]`; `offsets` `[bags + 1]`; `D_offsets` `[T + 1]`. A program owns the output row and the count
+    of each of its bags: plain stores. With `check`, bad ids are reported atomically, once a lookup.
+    """
     lanes = tl.arange(0, GATHER)
     for start in range(tl.program_id(0) * bags_per_program, slots, tl.num_programs(0) * bags_per_program):
         for slot in range(start, tl.minimum(start + bags_per_program, slots)):

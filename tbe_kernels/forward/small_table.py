@@ -61,6 +61,13 @@ def small_table_kernel(
     BLOCK_E: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
+    """Count each bag's ids, and multiply the counts by the table.
+
+    Grid: 1-D, any number of programs; each takes groups of `BAGS` bags in turn. `weights` is flat, the table's
+    `[E, D]` from `weights_offsets[0]` on; `indices` `[N]`; `offsets` `[B + 1]`; `rows_per_table` `[1]`; `D_offsets`
+    `[2]`. A program owns the rows of its bags in `output`, `bag_counts` and `row_counts`: plain stores. With
+    `check`, bad ids are reported atomically.
+    """
     LARGEST: tl.constexpr = 65504.0
     lanes = tl.arange(0, BAGS)
     ids = tl.arange(0, BLOCK_E)

@@ -33,6 +33,12 @@ def unpooled_forward_kernel(
     GATHER: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
+    """Copy the row of every lookup.
+
+    Grid: 1-D, `T * programs`; the programs of a feature take its lookups `GATHER` at a time, in turn. `weights` is
+    flat, a table's `[E, D]` from `weights_offsets[feature]` on; `indices` `[N]`; `offsets` `[bags + 1]`. A program
+    owns the output rows of the lookups that it takes: plain stores. With `check`, bad ids are reported atomically.
+    """
     feature = tl.program_id(0) // programs
     part = tl.program_id(0) % programs
     first, last = lookups_of(places, offsets, feature, B)
