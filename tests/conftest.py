@@ -10,30 +10,26 @@ import os
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import settings
 
-from tests import independent
+from tests import independent, profiles
 from tests.record import RECORD, Record
 
 independent.install()
 
-#: The property suite draws this many examples for each kernel path; strategies/README.md says what each profile is for.
-_SEARCH = (Phase.explicit, Phase.reuse, Phase.generate)
-settings.register_profile("dev", max_examples=36, deadline=None, phases=_SEARCH)
-settings.register_profile("ci", max_examples=150, deadline=None, phases=_SEARCH, derandomize=True, database=None)
-settings.register_profile("nightly", max_examples=1400, deadline=None, phases=(*_SEARCH, Phase.target))
-settings.register_profile("gpu", max_examples=65, deadline=None, phases=_SEARCH, database=None)
-settings.register_profile("replay", deadline=None, phases=(Phase.explicit, Phase.reuse))
-settings.load_profile("dev")
+profiles.register()
 
-#: Profiles that check every routing of the sweep.
-FULL_SWEEP = ("nightly", "replay")
+#: How many tests are for another device.
+OTHERS = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("cpu", "cuda"), default="cpu", help="interpret kernels, or run them on a GPU")
     parser.addoption("--sweep", choices=("own", "some", "all"), help="routings of each case (default: by profile)")
     parser.addoption("--parts", type=int, default=1, help="split each path's examples into so many tests, to share")
+    parser.addoption(
+        "--sharpness", action="store_true", help="say how sharp each bound was, not the five at either end"
+    )
     parser.addoption("--kernel-coverage", action="store_true", help="say which branches of kernels the run left out")
     parser.addoption("--kernel-coverage-least", type=float, metavar="PERCENT", help="and fail if it is below PERCENT")
 
@@ -45,6 +41,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs_device(type): only for --device TYPE, left out elsewhere")
     if config.getoption("--device") == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
     least = config.getoption("--kernel-coverage-least")
@@ -54,6 +51,16 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.kernel_coverage import KernelCoverage
 
         config.pluginmanager.register(KernelCoverage(least))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is for another device."""
+    device = config.getoption("--device")
+    others = [item for item in items if any(m.args[0] != device for m in item.iter_markers("needs_device"))]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        config.stash[OTHERS] = len(others)
+        items[:] = [item for item in items if item not in set(others)]
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -74,7 +81,7 @@ def device(pytestconfig: pytest.Config) -> Any:
 def sweep(pytestconfig: pytest.Config) -> str:
     """Which routings of a case are checked: all of them in the thorough profiles, some otherwise."""
     chosen = pytestconfig.getoption("--sweep")
-    return chosen or ("all" if settings.get_current_profile_name() in FULL_SWEEP else "some")
+    return chosen or ("all" if settings.get_current_profile_name() in profiles.FULL_SWEEP else "some")
 
 
 @pytest.fixture(scope="session")
@@ -87,20 +94,26 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     output = getattr(session.config, "workeroutput", None)
     if output is not None:  # an xdist worker: send the record home
         output["record"] = RECORD.to_json()
+        output["others"] = session.config.stash.get(OTHERS, 0)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    sent = getattr(node, "workeroutput", {}).get("record")
-    if sent:
-        RECORD.merge(Record.from_json(sent))
+    output = getattr(node, "workeroutput", {})
+    if "record" in output:
+        RECORD.merge(Record.from_json(output["record"]))
+        node.config.stash[OTHERS] = output["others"]  # every worker collects all tests
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     if RECORD.examples:
         terminalreporter.section("kernel paths")
-        for line in RECORD.table():
+        whole = terminalreporter.config.getoption("--sharpness")
+        for line in RECORD.table(whole):
             terminalreporter.write_line(line)
+    others = terminalreporter.config.stash.get(OTHERS, 0)
+    if others:
+        terminalreporter.write_line(f"{others} tests are left out: they are for another --device")
     from corpus.store import left_running
 
     for path in left_running():

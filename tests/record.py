@@ -11,6 +11,9 @@ from typing import Any
 from oracles.check import Verdict
 from oracles.values.compare import Sharpness
 
+#: Bounds that a summary shows at either end.
+ENDS = 5
+
 
 @dataclass
 class Record:
@@ -97,20 +100,31 @@ class Record:
         told = f"never {', '.join(never)}" if never else f"{rarest} the rarest, in {self.pairs[rarest]} examples"
         return f"path x optimizer: {len(legal) - len(never)} of {len(legal)} legal pairs drawn, {told}"
 
-    def table(self) -> list[str]:
-        """The summary, a line each."""
-        lines = [*self.paths_table(), self.pairs_line()]
+    def not_reached(self) -> str:
+        """Paths that no example ran by its own routing."""
+        from tbe_kernels.paths import PATHS
+
+        never = [path.name for path in PATHS if not self.drawn[path.name]]
+        return f"not reached: {', '.join(never) or 'no path'}"
+
+    def table(self, whole: bool = False) -> list[str]:
+        """The summary, a line each; of the bounds the sharpest and the loosest, or the `whole` list."""
+        lines = [*self.paths_table(), self.not_reached(), self.pairs_line()]
         by_axis: dict[str, list[str]] = {}
         for name, count in sorted(self.axes.items()):
             axis, _, value = name.partition(" ") if not name.startswith(("bounds", "weight ", "per-")) else _axis(name)
             by_axis.setdefault(axis, []).append(f"{value} {count}")
         lines += [f"{axis}: {', '.join(values)}" for axis, values in by_axis.items()]
-        lines.append(
-            f"{'optimizer | weights | route | quantity':78} {'exact':>9} {'bounded':>9} {'free':>6} {'worst':>6}"
-        )
-        for key, s in sorted(self.sharpness.items()):
-            lines.append(f"{key:78} {s.exact:9} {s.bounded:9} {s.free:6} {s.worst:6.2f}")
-        return lines
+        heading = "optimizer | weights | route | quantity"
+        lines.append(f"{heading:78} {'exact':>9} {'bounded':>9} {'free':>6} {'worst':>6}")
+        if whole:
+            return lines + [_sharpness_line(*item) for item in sorted(self.sharpness.items())]
+        bounded = [item for item in self.sharpness.items() if item[1].bounded]
+        bounded.sort(key=lambda item: -item[1].worst)
+        shown = bounded if len(bounded) <= 2 * ENDS else [*bounded[:ENDS], *bounded[-ENDS:]]
+        lines += [_sharpness_line(*item) for item in shown]
+        hidden = len(self.sharpness) - len(shown)
+        return lines + ([f"the sharpest and the loosest bounds; --sharpness shows {hidden} more"] if hidden else [])
 
     def to_json(self) -> str:
         """For the way from an xdist worker to its controller."""
@@ -125,6 +139,10 @@ class Record:
         for name in ("drawn", "swept", "exact", "pairs", "axes"):
             data[name] = Counter(data[name])
         return cls(**data, sharpness=sharpness)
+
+
+def _sharpness_line(key: str, s: Sharpness) -> str:
+    return f"{key:78} {s.exact:9} {s.bounded:9} {s.free:6} {s.worst:6.2f}"
 
 
 def _axis(name: str) -> tuple[str, str, str]:

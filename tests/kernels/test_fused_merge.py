@@ -12,6 +12,8 @@ import torch
 import tbe_kernels
 from tests.mutants.plant import Edit, plant
 
+pytestmark = pytest.mark.needs_device("cuda")
+
 ROWS_IN_ALL = 8 * 2**20
 ELEMENTS = 2**28  # of one table
 SAMPLES = 1024
@@ -27,12 +29,6 @@ NO_BARRIER = Edit(FILE, "        tl.debug_barrier()\n        before = tl.atomic_
 RELAXED = Edit(FILE, 'sem="acq_rel"', 'sem="relaxed"')
 #: What makes the last program see every sum. Without either, some row comes out wrong on an H200.
 BROKEN = {"no barrier before the count": (ONE_CHUNK, NO_BARRIER), "a relaxed count": (ONE_CHUNK, RELAXED)}
-
-
-@pytest.fixture(autouse=True)
-def _on_a_gpu(device: torch.device) -> None:
-    if device.type != "cuda":
-        pytest.skip("needs --device cuda")
 
 
 def wrong_rows(

@@ -17,6 +17,8 @@ from oracles.report import report
 from tests.kernels.graphed import GraphedKernels
 from tests.kernels.sync import nothing_synchronises
 
+pytestmark = pytest.mark.needs_device("cuda")
+
 #: Every way from a forward to its backward that a step can take.
 ROUTES: dict[str, dict[str, object]] = {
     "atomic": {"long_run_merge": "atomic"},
@@ -24,12 +26,6 @@ ROUTES: dict[str, dict[str, object]] = {
     "fused": {"long_run_merge": "fused"},
     "hoisted": {"hoist_transpose_to_forward": True, "fused_bounds_check": True},
 }
-
-
-@pytest.fixture(autouse=True)
-def _on_a_gpu(device: torch.device) -> None:
-    if device.type != "cuda":
-        pytest.skip("needs --device cuda")
 
 
 def expect_pass(case: Case, device: torch.device, implementation: object = IMPLEMENTATION, sweep: str = "some") -> None:

@@ -264,9 +264,8 @@ def test_the_observer_hears_what_ran_and_nobody_else_pays(device: torch.device) 
     assert heard == []
 
 
-def test_cpu_tensors_need_the_interpreter(device: torch.device) -> None:
-    if device.type == "cpu":
-        pytest.skip("this process interprets")
+@pytest.mark.needs_device("cuda")  # elsewhere the process interprets
+def test_cpu_tensors_need_the_interpreter() -> None:
     module = tbe.TableBatchedEmbeddingBags([(4, 3)], device="cpu")
     with pytest.raises(RuntimeError, match="TRITON_INTERPRET=1"):
         module(torch.zeros(1, dtype=torch.int64), torch.tensor([0, 1]))

@@ -23,10 +23,9 @@ SHARE = 4
 MEET = ("backward.long_run.atomic", "backward.long_run.fused")
 
 
+@pytest.mark.needs_device("cpu")  # the race detector lives in the interpreter
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
 def test_no_races(path: KernelPath, device: torch.device) -> None:
-    if device.type != "cpu":
-        pytest.skip("the race detector lives in the interpreter")
     profile = settings.get_profile(settings.get_current_profile_name())
     drawn = watched = met = 0
 

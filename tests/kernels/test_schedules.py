@@ -30,10 +30,9 @@ EACH = 12
 MEET = ("backward.long_run.atomic", "backward.long_run.fused")
 
 
+@pytest.mark.needs_device("cpu")  # schedules live in the interpreter
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
 def test_schedules(path: KernelPath, device: torch.device) -> None:
-    if device.type != "cpu":
-        pytest.skip("schedules live in the interpreter")
     interpreter.install()
     from oracles.interpreter.concurrency.schedules import schedules
 

@@ -145,19 +145,17 @@ def test_infinities_and_nans_reach_the_bags_that_name_them_and_no_others(device:
     assert torch.equal(output.detach().nan_to_num(7.5, 1e9, -1e9), expected.nan_to_num(7.5, 1e9, -1e9))
 
 
+@pytest.mark.needs_device("cuda")
 def test_nothing_synchronises(device: torch.device) -> None:
-    if device.type != "cuda":
-        pytest.skip("needs --device cuda")
     module, inputs = make(device), batch(device)
     with nothing_synchronises():
         module(**inputs).sum().backward()
     assert int(module.iter) == 1
 
 
+@pytest.mark.needs_device("cuda")
 @pytest.mark.parametrize("mode", ["exact", "general"])
 def test_captured_step(mode: str, device: torch.device) -> None:
-    if device.type != "cuda":
-        pytest.skip("needs --device cuda")
     ids = tuple(range(16))
     spreads = ((ids, ()), ((7,) * 16, ()), ((), ids), ((-1,) * 8, (3,) * 8))
     case = Case(

@@ -87,9 +87,8 @@ def test_rounding_is_to_nearest_unless_asked_for(dtype: torch.dtype, rounding: R
             assert bool((table == expected).all())
 
 
+@pytest.mark.needs_device("cuda")
 def test_a_captured_step_follows_iteration_and_seed(rounding: Rounding) -> None:
-    if rounding.device.type != "cuda":
-        pytest.skip("needs --device cuda")
     gradient = -0.5 * torch.finfo(torch.float16).eps
     eager, captured = rounding.module(torch.float16), rounding.module(torch.float16)
     batch = rounding.batch(1, gradient)
