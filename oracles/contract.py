@@ -79,17 +79,41 @@ def effective_batch(case: Case, batch: int) -> EffectiveBatch:
     )
 
 
+@dataclass(frozen=True)
+class Runs:
+    """The rows that a batch looks up, and how often: its runs. Pruned ids are in none, bad ones in that of row 0.
+
+    `tables`, `rows`, `lengths`: a run each, int64. `of_each`: for each lookup `[N]` the length of its run, 0 if pruned.
+    """
+
+    tables: np.ndarray
+    rows: np.ndarray
+    lengths: np.ndarray
+    of_each: np.ndarray
+
+    def length(self, table: int, row: int) -> int:
+        """Lookups of one row."""
+        return int(self.lengths[(self.tables == table) & (self.rows == row)].sum())
+
+
+def runs(case: Case, batch: int) -> Runs:
+    """The runs of a batch: all that counts them asks here."""
+    effective, starts = effective_batch(case, batch), case.bag_starts(batch)
+    first_rows = np.concatenate(([0], np.cumsum([t.rows for t in case.tables], dtype=np.int64)))
+    tables = np.repeat(np.array(case.feature_table_map), np.diff(effective.offsets[list(starts)]))
+    live = effective.ids >= 0
+    linear, inverse, lengths = np.unique(
+        first_rows[tables[live]] + effective.ids[live], return_inverse=True, return_counts=True
+    )
+    of_each = np.zeros(len(live), np.int64)
+    of_each[live] = lengths[inverse]
+    table = np.searchsorted(first_rows, linear, side="right") - 1
+    return Runs(table, linear - first_rows[table], lengths, of_each)
+
+
 def run_lengths(case: Case, batch: int) -> list[int]:
     """How often each touched row of a batch is looked up."""
-    effective, starts = effective_batch(case, batch), case.bag_starts(batch)
-    lengths: list[int] = []
-    for table in set(case.feature_table_map):
-        features = [f for f, t in enumerate(case.feature_table_map) if t == table]
-        ids = np.concatenate(
-            [effective.ids[effective.offsets[starts[f]] : effective.offsets[starts[f + 1]]] for f in features]
-        )
-        lengths += np.unique(ids[ids >= 0], return_counts=True)[1].tolist()
-    return lengths
+    return runs(case, batch).lengths.tolist()
 
 
 def _refuse_offsets(case: Case, batch: int, given: np.ndarray, N: int) -> Refusal:

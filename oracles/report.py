@@ -10,10 +10,11 @@ import numpy
 import torch
 import triton
 
-from corpus.case import Case, bag_length, expand
+from corpus.case import Case, bag_length
 from corpus.tensors import ids_and_lengths
 from oracles import OURS
 from oracles.check import Verdict
+from oracles.contract import run_lengths
 
 
 def versions() -> str:
@@ -46,17 +47,9 @@ def report(verdict: Verdict, saved: Path | None, device: str, impl: str = OURS) 
 def facts(case: Case) -> str:
     """Sizes of a case in one line."""
     parts = [f"{len(case.tables)} tables, {case.num_features} features"]
-    for k, batch in enumerate(case.batches):
+    for k in range(len(case.batches)):
         ids, lengths = ids_and_lengths(case, k)
-        longest = 0
-        for table in set(case.feature_table_map):
-            runs: dict[int, int] = {}
-            for f, bags in enumerate(batch.features):
-                if case.feature_table_map[f] == table and isinstance(bags, tuple):
-                    for bag in bags:
-                        for i in expand(bag):
-                            runs[i] = runs.get(i, 0) + 1
-            longest = max([longest, *runs.values()])
+        longest = max(run_lengths(case, k), default=0)
         empty = int((lengths == 0).sum())
         parts.append(f"batch {k}: {len(lengths)} bags ({empty} empty), {len(ids)} lookups, longest run {longest}")
     return "; ".join(parts)

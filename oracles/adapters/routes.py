@@ -15,7 +15,7 @@ import torch
 from corpus.case import Case, Sampled, samples_of
 from corpus.tensors import ids_and_lengths, torch_dtype
 from oracles.adapters.kernels import IMPLEMENTATION
-from oracles.contract import EffectiveBatch, effective_batch, run_lengths
+from oracles.contract import EffectiveBatch, effective_batch, runs
 from tbe_kernels import OptimType, PoolingMode, TableBatchedEmbeddingBags
 from tbe_kernels.batch import LookupBatch, plain_bags
 from tbe_kernels.config import KernelConfig
@@ -68,25 +68,14 @@ def look_at(case: Case, batch: int) -> Look | None:
     if sum(samples_of(f) * f.mean_length for f in features if isinstance(f, Sampled)) > MOST_LOOKUPS:
         return None
     _, lengths = ids_and_lengths(case, batch)
+    made = runs(case, batch)
     return Look(
         right=np.concatenate(([0], np.cumsum(lengths))),
         effective=effective_batch(case, batch),
-        rows_by_length=Counter(run_lengths(case, batch)),
-        run_of_each=_run_of_each(case, batch),
+        rows_by_length=Counter(made.lengths.tolist()),
+        run_of_each=made.of_each,
         counted=_is_counted(case, batch),
     )
-
-
-def _run_of_each(case: Case, batch: int) -> np.ndarray:
-    effective, starts = effective_batch(case, batch), case.bag_starts(batch)
-    ends = effective.offsets[list(starts)]
-    tables = np.repeat(case.feature_table_map, np.diff(ends))
-    live = effective.ids >= 0
-    runs = np.zeros(len(effective.ids), np.int64)
-    rows = np.stack((tables[live], effective.ids[live]), axis=1)
-    _, inverse, counts = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
-    runs[live] = counts[inverse.reshape(-1)]
-    return runs
 
 
 def _is_counted(case: Case, batch: int) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from oracles.contract import run_lengths
 from oracles.relations.pieces import Pieces
 from oracles.values.tolerance import PRODUCT_PRECISION, grid
 
@@ -107,12 +108,7 @@ class Exactness:
 
     def _longest_run(self, number: int) -> int:
         """Lookups of the row that has most of them."""
-        longest = 0
-        for t in set(self.case.feature_table_map):
-            named = [self._ids(number, f) for f, table in enumerate(self.case.feature_table_map) if table == t]
-            counts = torch.unique(torch.cat(named), return_counts=True)[1]
-            longest = max(longest, int(counts.max()) if len(counts) else 0)
-        return longest
+        return max(run_lengths(self.case, number), default=0)
 
     def _gradient(self, number: int) -> list[Tensor]:
         """The factors of each lookup's gradient."""

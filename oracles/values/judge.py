@@ -15,6 +15,7 @@ from torch import Tensor
 
 from corpus.case import Case
 from corpus.tensors import TableRows, table_rows
+from oracles.contract import runs
 from oracles.implementation import Backward, Forward, Implementation, Routing, Trace
 from oracles.values import optimizers
 from oracles.values.compare import SHOWN, Difference, Finding, Place, Sharpness, bits, compare, compare_bits
@@ -176,7 +177,7 @@ class _TraceJudge:
             findings.append(Finding(f"iter = {step.iterations}, expected {self.backwards}"))
         for name, old, new in self._quantities(step):
             table = expected.tables[int(name.split("=")[1].rstrip("]"))]
-            findings += self._rows(batch, step, name, table, old, new)
+            findings += self._rows(step, name, table, old, new)
         findings += self._row_gradients(step, expected)
         findings += self._psw(step, expected.psw_gradient)
         if self.case.stochastic_rounding and not findings:
@@ -218,9 +219,7 @@ class _TraceJudge:
             self.case, self.judge.tracked, expected, step.row_gradients, self._tally("row_gradients")
         )
 
-    def _rows(
-        self, batch: ReferenceBatch, step: Backward, name: str, table: ExpectedRows, old: Tensor, new: Tensor
-    ) -> list[Finding]:
+    def _rows(self, step: Backward, name: str, table: ExpectedRows, old: Tensor, new: Tensor) -> list[Finding]:
         """Untouched rows keep every bit; touched ones are what a step allows."""
         quantity, t = name.split("[")[0], int(name.split("=")[1].rstrip("]"))
         untouched = torch.ones(len(old), dtype=torch.bool)
@@ -239,7 +238,8 @@ class _TraceJudge:
             return f"{name}[row {row if rows is None else int(rows[row])}{column}]"
 
         def detail(at: Place) -> str:
-            length = batch.run_lengths()[t][int(table.touched[at[0]])]
+            row = int(table.touched[at[0]])
+            length = runs(self.case, step.batch).length(t, row if rows is None else int(rows[row]))
             way = describe(self.case, self.routing, length) if describe else "from counts" * step.tensor_products
             return f"{length} lookups" + (f", {way}" if way else "")
 

@@ -6,7 +6,6 @@ A second pass with absolute values gives the magnitudes that the bounds are made
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,13 +100,6 @@ class ReferenceBatch:
                     table, slice(begin, end), places, bounds[:-1] - begin, self.output.of_feature[f], counts, padding
                 )
             )
-
-    def run_lengths(self) -> list[Counter[int]]:
-        """By table: how many lookups each (tracked) row has."""
-        lengths: list[Counter[int]] = [Counter() for _ in self.case.tables]
-        for feature in self.features:
-            lengths[feature.table].update(feature.places[feature.live()].tolist())
-        return lengths
 
     def place(self, at: tuple[int, ...]) -> str:
         """The name of an element of the flat output."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from corpus.case import Batch, Case, Table
-from oracles.contract import Refusal, effective_batch
+from oracles.adapters.routes import look_at
+from oracles.contract import Refusal, effective_batch, run_lengths, runs
+from oracles.report import facts
 
 
 def case(bags: tuple, edits: tuple = (), mode: str = "WARNING", rows: tuple[int, int] = (3, 5)) -> Case:
@@ -64,3 +66,25 @@ def test_moved_offsets_move_ids_to_another_table() -> None:
     given = case((((4,), ()), ((), ())), ((1, 0), (2, 0)))
     assert effective_batch(given, 0).ids.tolist() == [4]
     assert effective_batch(case((((4,), ()), ((), ()))), 0).ids.tolist() == [0]
+
+
+#: Four pruned ids; row 2; and a bad id, which becomes row 0.
+FOUR_PRUNED = Case((Table(4, 2),), (0,), (Batch((((-1, -1, -1, -1, 2, 9),),)),), (0, 0))
+
+
+def test_run_lengths_are_counted_once_and_told_alike() -> None:
+    made = runs(FOUR_PRUNED, 0)
+    assert (made.rows.tolist(), made.lengths.tolist()) == ([0, 2], [1, 1])
+    assert made.of_each.tolist() == [0, 0, 0, 0, 1, 1]
+    look = look_at(FOUR_PRUNED, 0)
+    assert look is not None
+    assert look.rows_by_length == {1: 2}
+    assert facts(FOUR_PRUNED).endswith("longest run 1")
+
+
+def test_runs_go_over_every_feature_of_a_table_and_over_no_other() -> None:
+    shared = Case((Table(3, 2), Table(5, 2)), (1, 0, 1), (Batch((((4, 1),), ((1, 1),), ((4, 4),))),), (0, 0))
+    made = runs(shared, 0)
+    assert [*zip(made.tables.tolist(), made.rows.tolist(), strict=True)] == [(0, 1), (1, 1), (1, 4)]
+    assert run_lengths(shared, 0) == [2, 1, 3]
+    assert (made.length(1, 4), made.length(0, 4)) == (3, 0)
