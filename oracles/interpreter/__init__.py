@@ -11,12 +11,36 @@ from __future__ import annotations
 
 import functools
 import os
-from contextlib import AbstractContextManager
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+
+
+class PaceWarning(UserWarning):
+    """Nothing is wrong, but it takes longer."""
 
 
 def interpreting() -> bool:
     """Whether this process runs kernels in the interpreter."""
     return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@functools.cache
+def quick() -> bool:
+    """Whether this process has what is speed alone (`pace`): not with TBE_PACE=0 in the environment, and not on a
+    Triton that it was not written for, of which it warns once."""
+    if os.environ.get("TBE_PACE") == "0":
+        return False
+    from oracles.interpreter.pace import written_for
+
+    others = written_for.other_files()
+    if others:
+        warnings.warn(
+            f"the interpreter runs at its own pace, some six times slower: {', '.join(others)} of this Triton is not "
+            "what oracles/interpreter/pace was written for",
+            PaceWarning,
+            stacklevel=2,
+        )
+    return not others
 
 
 @functools.cache
@@ -26,9 +50,11 @@ def install() -> None:
         raise RuntimeError("the interpreter's hooks need TRITON_INTERPRET=1, set before triton is imported")
     from oracles.interpreter import controls, launch, memory, overflow
     from oracles.interpreter.faithful import casts, histograms, poison
-    from oracles.interpreter.pace import language
 
-    language.install()  # first, for what it shortens lies below the hooks of the others
+    if quick():
+        from oracles.interpreter.pace import language
+
+        language.install()  # first, for what it shortens lies below the hooks of the others
     casts.install()
     histograms.install()
     launch.install()
@@ -39,7 +65,9 @@ def install() -> None:
 
 
 def remembering() -> AbstractContextManager[None]:
-    """Launches of the block that come again bit for bit are not run again."""
+    """Launches of the block that come again bit for bit are not run again, in a quick interpreter."""
+    if not quick():
+        return nullcontext()
     from oracles.interpreter.pace import memo
 
     return memo.remembering()

@@ -1,11 +1,10 @@
-"""Prints what single operations give, and a digest of what the kernels leave on every small stored case; with `plain`,
-at the interpreter's own pace."""
+"""Prints what single operations give, and a digest of what the kernels leave on every small stored case; at the
+interpreter's own pace where TBE_PACE=0."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import sys
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -14,13 +13,10 @@ import torch
 from corpus.store import stored_cases
 from oracles.adapters.kernels import IMPLEMENTATION
 from oracles.implementation import Forward
-from oracles.interpreter.pace import language
 from oracles.values.compare import bits
 from tests.programs import operations
 
 if __name__ == "__main__":
-    if sys.argv[1] == "plain":
-        language.install = lambda: None
     for line in operations.lines():
         print(line)
     for stored in stored_cases():

@@ -182,10 +182,11 @@ def _short_load(slow: Any) -> Any:
     rest = (None,) * (len(inspect.signature(interpreter.InterpreterBuilder.create_load).parameters) - 2)
 
     def load(pointer: Any, mask: Any = None, other: Any = None, **kwargs: Any) -> Any:
+        if launch.watcher is not None:  # which notes what kind of access this is
+            return slow(pointer, mask, other, **kwargs)
         if kwargs or type(pointer) is not tensor or not pointer.dtype.is_ptr() or pointer.dtype.element_ty.is_int1():
             return slow(pointer, mask, other, **kwargs)
         handle, shape, element = pointer.handle, _shape(pointer), pointer.dtype.element_ty
-        launch.scalar = not shape
         if mask is None and other is None:
             out = builder.create_load(handle, *rest)
         elif type(mask) is tensor and mask.shape is pointer.shape and type(other) in (int, float) and other == 0:
