@@ -35,7 +35,8 @@ def routings(
 
     `longest`: run lengths beyond it are out of reach (wide rows cost too much), so thresholds and chunks stay below.
     """
-    menus = {knob: row.drawn or row.menu or () for knob, row in KNOBS.items()} | dict(limits.menus or {})
+    of_menus_first = sorted(KNOBS.items(), key=lambda item: item[1].menu is None)
+    menus = {knob: row.drawn or row.menu or () for knob, row in of_menus_first} | dict(limits.menus or {})
     for knob, needed in needs.knobs.items():  # as far as the target can afford
         menus[knob] = tuple(v for v in needed if v in (limits.menus or {}).get(knob, needed))
     if longest is not None:

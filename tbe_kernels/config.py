@@ -33,12 +33,6 @@ class KernelConfig:
     gather_width: int = knob(
         16, FORWARD, menu=WIDTHS, gpu=(4, 16), turns=(4, 1, 2, 8, 32, 16), constant=True, axis=(16, 4, 1)
     )
-    # forward: bags that one program pools, one after the other
-    bags_per_program: int = knob(4, FORWARD, drawn=(1, 2, 3, 4), turns=(2, 1, 3, 8))
-    # forward: at most so many programs a bucket walk the bags
-    forward_programs: int = knob(2**20, FORWARD, drawn=(1024, 1, 2, 3), turns=(1024, 1, 3))
-    # forward without pooling: programs a feature
-    unpooled_programs: int = knob(256, FORWARD, drawn=(1, 2, 3), turns=(1, 2), targets={"interpreter": 1})
     # the forward judges ids on the way, instead of a launch of its own
     fused_bounds_check: bool = knob(False, FORWARD, menu=(False, True), turns=(False, True), axis=(False, True))
     # rows narrower than this share one block size
@@ -72,12 +66,18 @@ class KernelConfig:
     hoist_transpose_to_forward: bool = knob(
         False, BACKWARD, menu=(False, True), turns=(False, True, True), axis=(False, True)
     )
+    # forward: bags that one program pools, one after the other
+    bags_per_program: int = knob(4, FORWARD, drawn=(1, 2, 3, 4), turns=(2, 1, 3, 8))
     # at most so many programs walk the short runs
     short_run_programs: int = knob(24576, BACKWARD, drawn=FEW, turns=(1, 3), targets={"interpreter": 2})
     # at most so many walk the chunks, and the long rows
     long_run_programs: int = knob(4096, BACKWARD, drawn=FEW, turns=(3, 1), targets={"interpreter": 2})
     # bounds check: programs a feature
     check_programs: int = knob(64, FORWARD, drawn=(1, 2, 3), turns=(1, 3), targets={"interpreter": 1})
+    # forward: at most so many programs a bucket walk the bags
+    forward_programs: int = knob(2**20, FORWARD, drawn=(1024, 1, 2, 3), turns=(1024, 1, 3))
+    # forward without pooling: programs a feature
+    unpooled_programs: int = knob(256, FORWARD, drawn=(1, 2, 3), turns=(1, 2), targets={"interpreter": 1})
     # offsets, ids or keys that one elementwise step looks at
     block: int = knob(
         1024,
@@ -131,10 +131,13 @@ class KernelConfig:
         axis=("never", "always"),
         targets={"hip": "never"},
     )
-    # most rows of a table that is counted
-    small_table_rows: int = knob(64, SMALL_TABLE, menu=(16, 32, 64), seldom=True, turns=(64, 16, 32), moves_tiles=True)
+    # most rows of a table that is counted. The second turns of both limits let every table in: there a sweep begins to
+    # count wherever it can.
+    small_table_rows: int = knob(64, SMALL_TABLE, menu=(16, 32, 64), seldom=True, turns=(16, 64, 32), moves_tiles=True)
     # most columns of it
-    small_table_columns: int = knob(128, SMALL_TABLE, menu=(64, 128), seldom=True, turns=(128, 64), moves_tiles=True)
+    small_table_columns: int = knob(
+        128, SMALL_TABLE, menu=(64, 128), seldom=True, turns=(64, 128, 64), moves_tiles=True
+    )
     # it pays from this D up
     small_table_least_columns: int = knob(64, SMALL_TABLE, drawn=(1, 64), seldom=True, turns=(1, 64))
     # and from this expected bag length up
