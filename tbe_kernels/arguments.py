@@ -57,7 +57,7 @@ def checked_batch(
                 f"feature_requires_grad: expected one for each of the {tables.layout.num_features} features, "
                 f"got {requires.numel()}"
             )
-        requires = requires.detach().to(torch.int32)
+        requires = requires.detach().to(torch.int32).contiguous()
     return LookupBatch(
         indices.detach().contiguous(),
         offsets.detach().contiguous(),

@@ -115,7 +115,9 @@ def _variable_bags(layout: TableLayout, sizes: tuple[tuple[int, ...], ...], devi
     starts = [0]
     for feature in sizes:
         starts.append(starts[-1] + sum(feature))
-    features, outputs = torch.zeros(starts[-1], dtype=torch.int32), torch.zeros(starts[-1], dtype=torch.int64)
+    # On the host, whatever the default device is.
+    features = torch.zeros(starts[-1], dtype=torch.int32, device="cpu")
+    outputs = torch.zeros(starts[-1], dtype=torch.int64, device="cpu")
     element = 0
     done = list(starts)
     for rank in range(len(sizes[0])):
@@ -123,14 +125,19 @@ def _variable_bags(layout: TableLayout, sizes: tuple[tuple[int, ...], ...], devi
             samples = sizes[f][rank]
             part = slice(done[f], done[f] + samples)
             features[part] = f
-            outputs[part] = element + torch.arange(samples) * dim
+            outputs[part] = element + torch.arange(samples, device="cpu") * dim
             done[f] += samples
             element += samples * dim
     lists = [
-        torch.cat([torch.arange(starts[f], starts[f + 1], dtype=torch.int64) for f in b.features] or [outputs[:0]])
+        torch.cat(
+            [torch.arange(starts[f], starts[f + 1], dtype=torch.int64, device="cpu") for f in b.features]
+            or [outputs[:0]]
+        )
         for b in layout.buckets
     ]
-    on_device = [_copied(x, device) for x in (features, outputs, torch.tensor(starts, dtype=torch.int64), *lists)]
+    on_device = [
+        _copied(x, device) for x in (features, outputs, torch.tensor(starts, dtype=torch.int64, device="cpu"), *lists)
+    ]
     return BagLayout(
         batch_size=0,
         starts=tuple(starts),

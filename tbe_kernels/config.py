@@ -6,6 +6,7 @@ forward adds). Nothing else in `tbe_kernels` holds a threshold or a width of its
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -189,16 +190,20 @@ class KernelConfig:
     def merge(self) -> str:
         """The merge of long runs that "auto" stands for now: "ordered" where torch is asked to be deterministic.
 
-        Raises RuntimeError for a merge that torch, asked to be deterministic, forbids.
+        Raises RuntimeError for a merge that torch, asked to be deterministic, forbids; warns if it was asked with
+        `warn_only`.
         """
         deterministic = torch.are_deterministic_algorithms_enabled()
         if self.long_run_merge == "auto":
             return "ordered" if deterministic else "atomic"
         if self.long_run_merge != "ordered" and deterministic:
-            raise RuntimeError(
+            told = (
                 f"long_run_merge={self.long_run_merge!r} adds in no fixed order, which "
                 "torch.use_deterministic_algorithms(True) forbids; use 'ordered' or 'auto'"
             )
+            if not torch.is_deterministic_algorithms_warn_only_enabled():
+                raise RuntimeError(told)
+            warnings.warn(told, UserWarning, stacklevel=2)
         return self.long_run_merge
 
     def forward_block(self, block_d: int) -> int:

@@ -6,8 +6,9 @@ the gradients of the batch by row and takes one optimizer step a row. `TableBatc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,7 +47,9 @@ def lookup(
     `batch_size_per_feature_per_rank` makes a variable batch (VBE): feature f has `sum` of its list's samples, offsets
     one entry for each and one more, and the output is flat, ordered (rank, feature, sample, column).
     `feature_requires_grad` bool or int32 `[T]`: the per-sample weights of a feature with 0 get a gradient of 0.
-    The backward of the result updates `tables.weights` and the optimizer's state, and leaves `weights.grad` None.
+    The backward of the result updates `tables.weights` and the optimizer's state, and leaves `weights.grad` None. It
+    changes nothing, and counts no step, where the result gets no gradient or where only that of the per-sample weights
+    is asked for (`torch.autograd.grad`). That gradient is of the rows as they are when the backward begins.
 
     Raises ValueError for an argument of the wrong type, shape, dtype or device, BoundsCheckError (an IndexError) in
     mode FATAL, and RuntimeError for tensors on a CPU in a process that does not interpret; nothing is changed then.
@@ -55,7 +58,41 @@ def lookup(
         tables, indices, offsets, per_sample_weights, batch_size_per_feature_per_rank, feature_requires_grad
     )
     trains = torch.is_grad_enabled() and tables.weights.requires_grad
-    return _Lookup.apply(tables.weights, per_sample_weights, tables, batch, trains)
+    if not (trains and per_sample_weights is not None and per_sample_weights.requires_grad):
+        return _Lookup.apply(tables.weights, per_sample_weights, tables, batch, trains, None)
+    step = _Step()
+    below = _Stepped.apply(tables.weights, tables, batch, step)
+    return _Lookup.apply(below, per_sample_weights, tables, batch, trains, step)
+
+
+class _Step:
+    """What the backward of a lookup hands down to the node of its step."""
+
+    def __init__(self) -> None:
+        self.take: Callable[[], None] | None = None
+
+
+class _Stepped(torch.autograd.Function):
+    """The step of a lookup whose per-sample weights are trained too, as a node of its own below the lookup's.
+
+    So the engine leaves the step out where only the gradient of the per-sample weights is asked for; and that gradient
+    is taken before the step, because this node waits for what the lookup's backward hands down. Its result stands for
+    the output's shape alone and holds nothing.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, tables: EmbeddingTables, batch: LookupBatch, step: _Step) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.step = step
+        return torch.empty(1, dtype=tables.output_dtype, device=weights.device).expand(batch.bags.output_shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, handed: Tensor | None) -> tuple[None, ...]:
+        take, ctx.step.take = ctx.step.take, None
+        if handed is not None and take is not None:
+            take()
+        return None, None, None, None
 
 
 class _Lookup(torch.autograd.Function):
@@ -67,7 +104,9 @@ class _Lookup(torch.autograd.Function):
         tables: EmbeddingTables,
         given: LookupBatch,
         trains: bool,
+        step: _Step | None,
     ) -> Tensor:
+        ctx.set_materialize_grads(False)
         batch, output, counts, row_counts = forward(tables, given, trains and _counts(tables))
         # The weights are not saved: a second backward must see the rows that the first one left.
         ctx.save_for_backward(batch.indices, batch.offsets, batch.per_sample_weights, counts, row_counts)
@@ -75,11 +114,14 @@ class _Lookup(torch.autograd.Function):
         ctx.feature_requires_grad = batch.feature_requires_grad
         hoists = trains and row_counts is None and _hoists(tables, batch)
         ctx.plan = plan_backward(tables, batch) if hoists else None
+        ctx.step = step
         return output
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad_output is None:  # nobody asks for anything: no step, and no count of one
+            return None, None, None, None, None, None
         indices, offsets, psw, counts, row_counts = ctx.saved_tensors
         tables: EmbeddingTables = ctx.tables
         batch = LookupBatch(indices, offsets, psw, ctx.bags, ctx.check_rows, ctx.feature_requires_grad)
@@ -88,8 +130,12 @@ class _Lookup(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             psw_gradient = gradient_of_per_sample_weights(tables, batch, grad_output)
         if ctx.needs_input_grad[0]:
-            fold_and_step(tables, batch, grad_output, counts, ctx.plan, row_counts)
-        return None, psw_gradient, None, None, None
+            take = partial(fold_and_step, tables, batch, grad_output, counts, ctx.plan, row_counts)
+            if ctx.step is not None:
+                ctx.step.take = take
+                return grad_output, psw_gradient, None, None, None, None
+            take()
+        return None, psw_gradient, None, None, None, None
 
 
 def forward(
@@ -132,9 +178,11 @@ def fold_and_step(
     the forward made it; `row_counts`: if the forward kept them, which spares the sort. Updates weights and state in
     place, or leaves `tables.row_gradients`; never synchronises.
     """
-    merge = tables.config.merge  # raises now, before anything is changed
-    tables.optimizer.advance()
     N, leaves_gradients = batch.indices.numel(), not tables.optimizer.row.steps
+    merge = tables.config.merge  # raises now, before anything is changed, as this does:
+    if leaves_gradients:
+        _demand_one_a_backward(tables)
+    tables.optimizer.advance()
     if N == 0:
         tables.row_gradients = no_row_gradients(tables, N) if leaves_gradients else None
         return
@@ -151,6 +199,17 @@ def fold_and_step(
         step_long_runs_fused(tables, batch, plan, rows, lookups)
     else:
         step_long_runs(tables, batch, plan, rows, lookups, merge)
+
+
+def _demand_one_a_backward(tables: EmbeddingTables) -> None:
+    """Raise RuntimeError if this backward has left row gradients of another lookup already, which would be lost."""
+    backward = torch._C._current_graph_task_id()
+    if backward != -1 and backward == tables.left_by_backward:
+        raise RuntimeError(
+            "row_gradients: with the optimizer NONE a backward leaves those of one lookup, but this one goes through "
+            "two lookups of the same tables; call backward for each and take row_gradients in between"
+        )
+    tables.left_by_backward = backward
 
 
 def _counts(tables: EmbeddingTables) -> bool:

@@ -211,7 +211,7 @@ def _clipping(gradient_clipping: bool, max_gradient: float) -> float | None:
     if not isinstance(gradient_clipping, bool):
         raise ValueError(f"gradient_clipping: expected True or False, got {gradient_clipping!r}")
     number = isinstance(max_gradient, (int, float)) and not isinstance(max_gradient, bool)
-    if not number or not 0 < float(torch.tensor(float(max_gradient), dtype=torch.float32)) < math.inf:
+    if not number or not 0 < float(torch.tensor(float(max_gradient), dtype=torch.float32, device="cpu")) < math.inf:
         raise ValueError(f"max_gradient: expected a finite number above 0, got {max_gradient!r}")
     if not gradient_clipping and max_gradient != MAX_GRADIENT:
         raise ValueError(f"max_gradient: {max_gradient!r} has no effect without gradient_clipping")

@@ -136,9 +136,9 @@ BACKWARD_FAULTS = (
         more=(
             Edit(
                 "functional.py",
-                "fold_and_step(tables, batch, grad_output, counts, ctx.plan, row_counts)",
+                "partial(fold_and_step, tables, batch, grad_output, counts, ctx.plan, row_counts)",
                 # Of batches of as many lookups; others would crash.
-                "fold_and_step(tables, batch, grad_output, counts, tables.plan if tables.plan and ctx.plan"
+                "partial(fold_and_step, tables, batch, grad_output, counts, tables.plan if tables.plan and ctx.plan"
                 " and len(tables.plan.keys) == len(ctx.plan.keys) else ctx.plan, row_counts)",
             ),
             Edit("tables.py", "    on_device: DeviceLayout", "    plan: object = None\n    on_device: DeviceLayout"),
