@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tbe_kernels.config import KernelConfig, target_of
 from tbe_kernels.functional import lookup
+from tbe_kernels.identity import as_tensor, differences, identity_of
 from tbe_kernels.optimizers import DEFAULTS, OptimizerState, OptimType
 from tbe_kernels.spec import BoundsCheckMode, PoolingMode, TableLayout, WeightDecayMode
 from tbe_kernels.tables import EmbeddingTables, RowGradients
@@ -39,7 +41,9 @@ class TableBatchedEmbeddingBags(nn.Module):
     Buffers, all on the device and part of `state_dict()`: `iter` int64 `[1]`, backward calls so far;
     `bounds_check_warning` int64 `[1]`, bad ids and repaired offsets seen so far in mode WARNING; `hyper` fp32, the
     learning rate first; `rounding_seed` int64 `[1]`; the optimizer's state, `momentum1` and `momentum2`, flat fp32,
-    where it has them.
+    where it has them. A state dict says which tables, pooling mode and optimizer it is of; one of others is refused
+    with the names that differ. Hyper-parameters (`hyper`) are those of the checkpoint that was loaded last; clipping,
+    rounding, bounds check and `config` stay the constructor's.
 
     Raises ValueError, naming the argument, for anything that is not allowed.
     """
@@ -99,22 +103,35 @@ class TableBatchedEmbeddingBags(nn.Module):
         given |= {"eta": eta, "momentum": momentum, "max_norm": max_norm}
         state = OptimizerState(optimizer, layout, device, learning_rate, weight_decay_mode, given)
         self.weights = nn.Parameter(torch.empty(layout.weights_offsets[-1], dtype=weights_precision, device=device))
-        self.tables = EmbeddingTables(
-            self.weights,
-            layout,
-            pooling_mode,
-            output_dtype,
-            bounds_check_mode,
-            state,
-            config,
-            stochastic_rounding,
-            _clipping(gradient_clipping, max_gradient),
-        )
-        self.register_buffer("bounds_check_warning", self.tables.bounds_check_warning)
-        self.register_buffer("rounding_seed", self.tables.rounding_seed)
-        for name, tensor in state.tensors().items():
-            self.register_buffer(name, tensor)
+        clip = _clipping(gradient_clipping, max_gradient)
+        modes = (pooling_mode, output_dtype, bounds_check_mode)
+        self._tables = EmbeddingTables(self.weights, layout, *modes, state, config, stochastic_rounding, clip)
+        for name, tensor in self._tables.tensors().items():
+            if name != "weights":
+                self.register_buffer(name, tensor)
         self.set_rounding_seed(rounding_seed)
+
+    @property
+    def tables(self) -> EmbeddingTables:
+        """All that a lookup needs to know. Its tensors are those that the module holds now: whatever put others in
+        place, an assignment, `load_state_dict(assign=True)` or `torch.func.functional_call`, they are used and trained.
+
+        Raises ValueError for a tensor that cannot take the place of the one that was there.
+        """
+        known, buffers = self._tables, self._buffers
+        optimizer = known.optimizer
+        if (
+            self._parameters.get("weights") is known.weights
+            and buffers["iter"] is optimizer.iter
+            and buffers["hyper"] is optimizer.hyper
+            and buffers.get("momentum1") is optimizer.momentum1
+            and buffers.get("momentum2") is optimizer.momentum2
+            and buffers["rounding_seed"] is known.rounding_seed
+            and buffers["bounds_check_warning"] is known.bounds_check_warning
+        ):
+            return known
+        self._tables = known.holding({name: getattr(self, name) for name in known.tensors()})
+        return self._tables
 
     def forward(
         self,
@@ -183,6 +200,54 @@ class TableBatchedEmbeddingBags(nn.Module):
                     state[name] = tensor[elements].view(layout.rows[t], layout.dims[t])
             out.append(state)
         return out
+
+    def get_extra_state(self) -> Tensor:
+        """What the state dict is of, see `tbe_kernels.identity`: uint8, on the host."""
+        return as_tensor(self._identity())
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Looked at before anything is loaded."""
+
+    def _identity(self) -> dict[str, Any]:
+        tables = self._tables
+        optimizer = tables.optimizer
+        return identity_of(tables.layout, tables.pooling_mode, optimizer.optimizer, optimizer.weight_decay_mode)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+        """Refuse what is of another module before anything is taken; hyper-parameters are the checkpoint's."""
+        saved, errors = state_dict.get(f"{prefix}_extra_state"), rest[-1]
+        different = [] if saved is None else differences(self._identity(), saved)
+        if different:
+            errors.append(f"{prefix.rstrip('.') or 'TableBatchedEmbeddingBags'}: {'; '.join(different)}")
+            return
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        self.tables.optimizer.read_norm_bound()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: kernels, which cannot travel, are found again by the optimizer's name."""
+        state, tables = self.__dict__.copy(), self.tables
+        del state["_tables"]
+        state["_made_of"] = {
+            "layout": tables.layout,
+            "pooling_mode": tables.pooling_mode,
+            "output_dtype": tables.output_dtype,
+            "bounds_check_mode": tables.bounds_check_mode,
+            "config": tables.config,
+            "stochastic_rounding": tables.stochastic_rounding,
+            "max_gradient": tables.max_gradient,
+        }
+        optimizer = tables.optimizer
+        state["_steps_by"] = (optimizer.optimizer, optimizer.weight_decay_mode, optimizer.bounds_norms)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        made_of, (kind, decay_mode, bounds_norms) = state.pop("_made_of"), state.pop("_steps_by")
+        super().__setstate__(state)
+        optimizer = OptimizerState(kind, made_of["layout"], torch.device("meta"), 0.0, decay_mode, {})
+        optimizer.bounds_norms = bounds_norms
+        optimizer = optimizer.holding({name: getattr(self, name) for name in optimizer.tensors()})
+        tables = EmbeddingTables(weights=self.weights, optimizer=optimizer, **made_of)
+        self._tables = tables.holding({name: getattr(self, name) for name in tables.tensors()})
 
     def init_embedding_weights_uniform(self, low: float, high: float) -> None:
         """Fill every table with values uniform in [low, high)."""

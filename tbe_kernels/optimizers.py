@@ -6,6 +6,7 @@ read from device tensors, so a captured CUDA graph follows them.
 
 from __future__ import annotations
 
+import copy
 import enum
 import math
 from collections.abc import Mapping
@@ -138,10 +139,31 @@ class OptimizerState:
         self.momentum1 = state(self.row.momentum1)
         self.momentum2 = state(self.row.momentum2)
         self.iter = torch.zeros(1, dtype=torch.int64, device=device)
+        self.bounds_norms = hyperparameters.get("max_norm", 0.0) > 0
+        self._look_into_hyper()
+
+    def _look_into_hyper(self) -> None:
+        """Views of single hyper-parameters."""
         held = {name: self.hyper[n : n + 1] for n, name in enumerate(self.row.hyperparameters, start=1)}
         self._betas = [held[name] for name in FRACTIONS if name in held]
+        device = self.hyper.device
         self.bias_corrections = torch.zeros(2, dtype=torch.float32, device=device) if self._betas else None
-        self.max_norm = held.get("max_norm") if hyperparameters.get("max_norm", 0.0) > 0 else None
+        self.max_norm = held.get("max_norm") if self.bounds_norms else None
+
+    def holding(self, tensors: Mapping[str, Tensor]) -> OptimizerState:
+        """The same optimizer at work on other tensors, named as in `tensors()`."""
+        other = copy.copy(self)
+        for name, tensor in tensors.items():
+            setattr(other, name, tensor)
+        other._look_into_hyper()
+        return other
+
+    def read_norm_bound(self) -> None:
+        """Bound norms from now on if the `hyper` of a checkpoint says so. Waits for the device."""
+        if "max_norm" in self.row.hyperparameters and not self.hyper.is_meta:
+            place = 1 + self.row.hyperparameters.index("max_norm")
+            self.bounds_norms = bool(self.hyper[place] > 0)
+            self._look_into_hyper()
 
     def advance(self) -> None:
         """Count one backward call; on the device, before its kernels run.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -57,6 +59,25 @@ class EmbeddingTables:
         self.bounds_check_warning = torch.zeros(1, dtype=torch.int64, device=self.weights.device)
         self.rounding_seed = torch.zeros(1, dtype=torch.int64, device=self.weights.device)
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that a training run has to keep, by name."""
+        own = {"bounds_check_warning": self.bounds_check_warning, "rounding_seed": self.rounding_seed}
+        return {"weights": self.weights, **own, **self.optimizer.tensors()}
+
+    def holding(self, tensors: Mapping[str, Tensor]) -> EmbeddingTables:
+        """The same tables in other tensors, named as in `tensors()`; what was begun on these goes on here.
+
+        Raises ValueError for a tensor of another shape, dtype or device, and for a sharded one.
+        """
+        for name, mine in self.tensors().items():
+            _check_like(name, mine, tensors[name])
+        other = copy.copy(self)
+        other.weights = tensors["weights"]
+        other.bounds_check_warning, other.rounding_seed = tensors["bounds_check_warning"], tensors["rounding_seed"]
+        other.optimizer = self.optimizer.holding({name: tensors[name] for name in self.optimizer.tensors()})
+        other.fused_workspaces = {}
+        return other
+
     @property
     def rounds_stochastically(self) -> bool:
         """Whether updated rows are rounded stochastically: if asked for, and there is something to round to."""
@@ -66,3 +87,17 @@ class EmbeddingTables:
     def accumulates_fp64(self) -> bool:
         """Whether the forward adds rows in fp64: fp32 rows do, unless the configuration says otherwise."""
         return self.weights.dtype == torch.float32 and self.config.accumulate_fp64
+
+
+def _check_like(name: str, mine: Tensor, other: object) -> None:
+    """Raise ValueError unless a tensor may take another one's place."""
+    if not isinstance(other, Tensor) or hasattr(other, "placements"):
+        raise ValueError(
+            f"{name}: expected a tensor that is whole, got a {type(other).__name__}: tables are not sharded by "
+            "element; leave the module out of fully_shard"
+        )
+    for what in ("shape", "dtype", "device"):
+        if getattr(other, what) != getattr(mine, what):
+            raise ValueError(f"{name}: expected {what} {getattr(mine, what)}, got {getattr(other, what)}")
+    if not other.is_contiguous():
+        raise ValueError(f"{name}: expected a contiguous tensor, got strides {other.stride()}")
