@@ -66,7 +66,7 @@ def install() -> None:
 
 def remembering() -> AbstractContextManager[None]:
     """Launches of the block that come again bit for bit are not run again, in a quick interpreter."""
-    if not quick():
+    if not (interpreting() and quick()):
         return nullcontext()
     from oracles.interpreter.pace import memo
 
