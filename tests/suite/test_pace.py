@@ -50,7 +50,17 @@ def test_the_flag_turns_it_off_without_a_word(monkeypatch: pytest.MonkeyPatch) -
         assert not interpreter.quick()
 
 
-#: With and without a fault, raced and not; small, for it runs slowly.
+@pytest.mark.usefixtures("_asked_anew")
+def test_a_process_that_compiles_hears_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.setattr(written_for, "digests", lambda: ("0",) * len(written_for.FILES))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with interpreter.remembering():
+            pass
+
+
+#: Raced and not; small, for it runs slowly.
 CASES = (
     "two-features-one-row",
     "none-on-every-merge",
