@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from corpus.optimizers import KINDS
+
 #: One bag: ids in order; a pair (id, repeat) stands for that many lookups of one id in a row.
 Bag = tuple[int | tuple[int, int], ...]
 
@@ -19,17 +21,7 @@ INTEGERS = ("int32", "int64")
 POOLING_MODES = ("SUM", "MEAN", "NONE")
 BOUNDS_CHECK_MODES = ("FATAL", "WARNING", "IGNORE", "NONE")
 WEIGHT_DECAY_MODES = ("NONE", "L2", "DECOUPLE")
-OPTIMIZERS = (
-    "EXACT_SGD",
-    "EXACT_ROWWISE_ADAGRAD",
-    "EXACT_ADAGRAD",
-    "ADAM",
-    "PARTIAL_ROWWISE_ADAM",
-    "LAMB",
-    "PARTIAL_ROWWISE_LAMB",
-    "LARS_SGD",
-    "NONE",
-)
+OPTIMIZERS = tuple(KINDS)
 #: How `grad_output` lies in memory: contiguous, one number for all, one row for all samples, columns first, every
 #: second column of a wider buffer, or contiguous one element past an aligned address.
 GRAD_LAYOUTS = ("contiguous", "expanded", "expanded_rows", "transposed", "sliced", "unaligned")
@@ -103,7 +95,8 @@ class Batch(_Terse):
 class Optimizer(_Terse):
     """The optimizer and its hyper-parameters; those that it does not read mean nothing.
 
-    `weight_decay` belongs to a mode for EXACT_ROWWISE_ADAGRAD, to the formula for those with moments and LARS_SGD.
+    Which one reads what: `corpus.optimizers`. `weight_decay` belongs to a mode for EXACT_ROWWISE_ADAGRAD, else to the
+    formula.
     `max_gradient`: the bound of gradient clipping, whatever the optimizer; None does not clip.
     """
 

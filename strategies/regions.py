@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from corpus.case import GRAD_LAYOUTS, OPTIMIZERS, Batch, Case, Sampled, bag_length, expand, samples_of
+from corpus.optimizers import KINDS
 from strategies import counted
 from strategies.routing import config_of
 
@@ -170,7 +171,7 @@ REGIONS: dict[str, Region] = {
     "stochastic rounding of subnormal weights": lambda c: c.stochastic_rounding and c.values.scale < -14,
     "stochastic rounding beside the largest number": lambda c: c.stochastic_rounding and c.values.largest,
     "a looked-up row of zeros": lambda c: c.values.zero_rows and any(_runs(c)),
-    "eps of zero": lambda c: c.optimizer.eps == 0.0 and c.optimizer.name.endswith(("ADAGRAD", "ADAM", "LAMB")),
+    "eps of zero": lambda c: c.optimizer.eps == 0.0 and "eps" in KINDS[c.optimizer.name].hyper,
     **{f"three steps of {name}": _has_steps(name, 3) for name in OPTIMIZERS},
     "clipped gradients": lambda c: c.optimizer.max_gradient is not None,
     "clipped gradients and trained per-sample weights": lambda c: (
@@ -179,7 +180,7 @@ REGIONS: dict[str, Region] = {
     "a bound on the norm of a row": lambda c: c.optimizer.max_norm > 0,
     "decay in the formula": lambda c: c.optimizer.weight_decay > 0 and c.optimizer.weight_decay_mode == "NONE",
     "a beta of zero": lambda c: (
-        c.optimizer.name.endswith(("ADAM", "LAMB")) and 0.0 in (c.optimizer.beta1, c.optimizer.beta2)
+        "beta1" in KINDS[c.optimizer.name].hyper and 0.0 in (c.optimizer.beta1, c.optimizer.beta2)
     ),
     **counted.FORWARD,
     **counted.BACKWARD,

@@ -5,13 +5,11 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from corpus.case import Batch, Optimizer, Sampled, Table, Values, bag_length, expand
-from strategies.optimizers import LINEAR
+from corpus.optimizers import KINDS, NORMS
 
 #: Partial sums of integers below 2 ** 24 are exact in fp32.
 BITS = 24
 PSW_BITS = 2
-#: Endings of optimizers that square the weights of a row.
-NORMS = ("LAMB", "LARS_SGD")
 
 
 def exact_bits(
@@ -39,10 +37,10 @@ def exact_bits(
     widest = max(tables[t].dim for t in features).bit_length()
     bag, run = longest_bag.bit_length(), longest_run.bit_length()
     weight_bits = min(7, BITS - bag - psw)
-    if optimizer.name.endswith(NORMS):
+    if KINDS[optimizer.name].columns == NORMS:
         weight_bits = min(weight_bits, (BITS - widest) // 2)
     grad_bits = min(5, BITS - run - psw - bag * mean, BITS - widest - weight_bits)
-    if optimizer.name not in LINEAR:
+    if not KINDS[optimizer.name].linear:
         grad_bits = min(grad_bits, (BITS - widest) // 2 - run - psw - bag * mean)
     return max(1, weight_bits), max(1, grad_bits)
 
@@ -65,7 +63,7 @@ def values(
     # A norm of zero is a case of its own, and so is clipping an infinity or a NaN.
     one_in = 3 if products else 16 if optimizer.max_gradient is None else 4
     specials = draw(st.sampled_from((False,) * (one_in - 1) + (True,)))
-    zero_rows = draw(st.sampled_from((False,) * (1 if optimizer.name.endswith(NORMS) else 15) + (True,)))
+    zero_rows = draw(st.sampled_from((False,) * (1 if KINDS[optimizer.name].columns == NORMS else 15) + (True,)))
     if mode == "general":
         spread = draw(st.sampled_from((24, 4, 12, 24) if products else (4, 1, 8, 12, 24)))
         return Values(mode, seed, spread=spread, specials=specials, zero_rows=zero_rows)

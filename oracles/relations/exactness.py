@@ -11,13 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from corpus.optimizers import KINDS, NORMS, NOTHING, SQUARES
 from oracles.contract import run_lengths
 from oracles.relations.pieces import Pieces
 from oracles.values.tolerance import PRODUCT_PRECISION, grid
-
-#: Optimizers that add up, over a row, the squares of its gradients; and those that add up what has been rounded.
-OF_SQUARES = ("EXACT_ROWWISE_ADAGRAD", "PARTIAL_ROWWISE_ADAM")
-OF_NORMS = ("LAMB", "PARTIAL_ROWWISE_LAMB", "LARS_SGD")
 
 
 def exact(terms: int, *factors: Tensor) -> bool:
@@ -72,9 +69,10 @@ class Exactness:
     def columns(self, number: int) -> bool:
         """Whether what a step adds up over the columns of a row is, if it adds up anything."""
         given = self.case.optimizer
-        if given.name in OF_NORMS or given.max_norm or (given.name in OF_SQUARES and given.weight_decay_mode == "L2"):
-            return False
-        if given.name not in OF_SQUARES:
+        columns = KINDS[given.name].columns
+        if columns == NORMS or given.max_norm or (columns == SQUARES and given.weight_decay_mode == "L2"):
+            return False  # of numbers that have been rounded before
+        if columns == NOTHING:
             return True
         largest, step = _sizes(*self._gradient(number))
         widest, longest = max(table.dim for table in self.case.tables), self._longest_run(number)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from corpus.case import Case
+from corpus.optimizers import GRADIENT, KINDS, WEIGHT
 from corpus.tensors import Carried, TableRows, batch_tensors, ids_and_lengths, table_rows
 from oracles.relations.exactness import clipped
 from oracles.relations.pieces import CPU, Bags, Part, put_together, take_apart
@@ -104,29 +105,6 @@ def mean(case: Case) -> Pair | None:
 
 #: Weights and gradients in units of these sizes; powers of two, so that nothing rounds otherwise.
 WEIGHT_UNIT, GRADIENT_UNIT = 2.0**2, 2.0**-3
-#: Of a hyper-parameter or state, by optimizer: the powers of the units of weights and of gradients that it comes in.
-Unit = tuple[int, int]
-ONE, WEIGHT, GRADIENT, SQUARE = (0, 0), (1, 0), (0, 1), (0, 2)
-PER_WEIGHT, PER_GRADIENT, GRADIENT_PER_WEIGHT = (-1, 0), (1, -1), (-1, 1)
-_ADAM = {
-    "learning_rate": WEIGHT,
-    "eps": GRADIENT,
-    "weight_decay": PER_WEIGHT,
-    "momentum1": GRADIENT,
-    "momentum2": SQUARE,
-}
-UNITS: dict[str, dict[str, Unit]] = {
-    "EXACT_SGD": {"learning_rate": PER_GRADIENT},
-    "EXACT_ROWWISE_ADAGRAD": {"learning_rate": WEIGHT, "eps": GRADIENT, "max_norm": WEIGHT, "momentum1": SQUARE},
-    "EXACT_ADAGRAD": {"learning_rate": WEIGHT, "eps": GRADIENT, "momentum1": SQUARE},
-    "ADAM": _ADAM,
-    "PARTIAL_ROWWISE_ADAM": _ADAM,
-    # The ratio of norms brings the unit of weights along, but is 1 where a norm is 0: weights keep their unit.
-    "LAMB": {**_ADAM, "learning_rate": ONE},
-    "PARTIAL_ROWWISE_LAMB": {**_ADAM, "learning_rate": ONE},
-    "LARS_SGD": {"weight_decay": GRADIENT_PER_WEIGHT, "momentum1": WEIGHT},
-    "NONE": {"gradient": GRADIENT},
-}
 
 
 def units(case: Case) -> Pair | None:
@@ -144,23 +122,20 @@ def units(case: Case) -> Pair | None:
     pieces = take_apart(case)
     if pieces is None:
         return None
-    given = case.optimizer
-    unit = {
+    given, kind = case.optimizer, KINDS[case.optimizer.name]
+    of_all = {
         "weights": WEIGHT,
         "output": WEIGHT,
         "psw_gradient": (1, 1),
+        "gradient": GRADIENT,
         "max_gradient": GRADIENT,
-        "weight_decay": GRADIENT_PER_WEIGHT if given.weight_decay_mode == "L2" else PER_WEIGHT,
-        **UNITS[given.name],
     }
 
     def size(name: str) -> float:
-        of_weights, of_gradients = unit.get(name, ONE)
-        return (1.0 if given.name.endswith("LAMB") else WEIGHT_UNIT) ** of_weights * GRADIENT_UNIT**of_gradients
+        of_weights, of_gradients = of_all.get(name) or kind.unit(name, given.weight_decay_mode)
+        return (1.0 if kind.keeps_unit else WEIGHT_UNIT) ** of_weights * GRADIENT_UNIT**of_gradients
 
-    hyper = {
-        name: getattr(given, name) for name in ("learning_rate", "eps", "weight_decay", "max_norm", "max_gradient")
-    }
+    hyper = {name: getattr(given, name) for name in ("learning_rate", "max_gradient", *kind.hyper)}
     other = put_together(
         pieces,
         [TableRows(table.rows, table.values * size("weights")) for table in pieces.tables],

@@ -1,4 +1,5 @@
-"""The optimizers as interval rules: how far a correct fp32 implementation may be from a step, operation by operation.
+"""The optimizers as interval rules: how far a correct fp32 implementation may be from a step, operation by operation;
+and, in `RULES`, each beside the real optimizer. What else the oracle knows of them is data: `corpus.optimizers`.
 
 Operations are taken in the order in which the formulas are written; where a compiler may fuse a multiplication into an
 addition, both results are in. A row's sums over D may be added in any order. A point stays a point wherever every
@@ -11,6 +12,7 @@ are known to `gamma(D)` only, where the squares lie on no grid, and that relativ
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 
@@ -20,6 +22,7 @@ from torch import Tensor
 from corpus.case import Optimizer
 from oracles.values import interval as iv
 from oracles.values.interval import Interval
+from oracles.values.real_optimizers import AdamFamily, LarsSgd, NoStep, RowwiseAdagrad
 from oracles.values.tolerance import grid, sum_interval
 
 State = dict[str, Tensor]
@@ -222,3 +225,65 @@ def lars_sgd(step: Taken) -> Step:
 def no_step(step: Taken) -> Step:
     """Nothing changes."""
     return Step(Interval.point(step.w), {})
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The functions of an optimizer: the interval rule, how to make the real one, and what that calls our state.
+
+    `per_row`: states of one number a row. `steps`: whether it changes the rows it touches.
+    """
+
+    interval: Callable[[Taken], Step]
+    real: Callable[[Tensor, float, Optimizer], torch.optim.Optimizer]
+    state_names: tuple[tuple[str, str], ...] = ()  # (ours, the real optimizer's)
+    per_row: tuple[str, ...] = ()
+    steps: bool = True
+
+
+def _betas(given: Optimizer) -> tuple[float, float]:
+    return fp32(given.beta1), fp32(given.beta2)
+
+
+def _adam(w: Tensor, lr: float, given: Optimizer) -> torch.optim.Optimizer:
+    """Adam, or with decay AdamW, whose `w *= 1 - lr * wd` before the step is ours within it."""
+    if given.weight_decay == 0:
+        return torch.optim.Adam([w], lr, _betas(given), fp32(given.eps))
+    return torch.optim.AdamW([w], lr, _betas(given), fp32(given.eps), fp32(given.weight_decay))
+
+
+def _adam_family(rowwise: bool, lamb: bool) -> Callable[[Tensor, float, Optimizer], torch.optim.Optimizer]:
+    return lambda w, lr, given: AdamFamily(
+        [w], lr, _betas(given), fp32(given.eps), fp32(given.weight_decay), rowwise, lamb
+    )
+
+
+_SUM = (("momentum1", "sum"),)
+_MOMENTS = (("momentum1", "exp_avg"), ("momentum2", "exp_avg_sq"))
+
+RULES = {
+    "EXACT_SGD": Rule(sgd, lambda w, lr, given: torch.optim.SGD([w], lr=lr)),
+    "EXACT_ROWWISE_ADAGRAD": Rule(
+        rowwise_adagrad,
+        lambda w, lr, given: RowwiseAdagrad(
+            [w], lr, fp32(given.eps), fp32(given.weight_decay), given.weight_decay_mode, fp32(given.max_norm)
+        ),
+        _SUM,
+        per_row=("momentum1",),
+    ),
+    "EXACT_ADAGRAD": Rule(adagrad, lambda w, lr, given: torch.optim.Adagrad([w], lr=lr, eps=fp32(given.eps)), _SUM),
+    "ADAM": Rule(adam, _adam, _MOMENTS),
+    "PARTIAL_ROWWISE_ADAM": Rule(
+        partial_rowwise_adam, _adam_family(rowwise=True, lamb=False), _MOMENTS, per_row=("momentum2",)
+    ),
+    "LAMB": Rule(lamb, _adam_family(rowwise=False, lamb=True), _MOMENTS),
+    "PARTIAL_ROWWISE_LAMB": Rule(
+        partial_rowwise_lamb, _adam_family(rowwise=True, lamb=True), _MOMENTS, per_row=("momentum2",)
+    ),
+    "LARS_SGD": Rule(
+        lars_sgd,
+        lambda w, lr, given: LarsSgd([w], lr, fp32(given.eta), fp32(given.momentum), fp32(given.weight_decay)),
+        (("momentum1", "momentum_buffer"),),
+    ),
+    "NONE": Rule(no_step, lambda w, lr, given: NoStep([w]), steps=False),
+}

@@ -8,81 +8,12 @@ misread in one of them is found here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from corpus.case import Optimizer
-from oracles.values import optimizer_rules as rules
 from oracles.values.interval import Interval, round_to
-from oracles.values.optimizer_rules import State, Step, Taken, fp32
-from oracles.values.real_optimizers import AdamFamily, LarsSgd, NoStep, RowwiseAdagrad
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One optimizer: the interval rule, how to make the real optimizer, and what the real one calls our state.
-
-    `per_row`: states of one number a row. `steps`: whether it changes the rows it touches.
-    """
-
-    interval: Callable[[Taken], Step]
-    real: Callable[[Tensor, float, Optimizer], torch.optim.Optimizer]
-    state_names: tuple[tuple[str, str], ...] = ()  # (ours, the real optimizer's)
-    per_row: tuple[str, ...] = ()
-    steps: bool = True
-
-
-def _betas(given: Optimizer) -> tuple[float, float]:
-    return fp32(given.beta1), fp32(given.beta2)
-
-
-def _adam(w: Tensor, lr: float, given: Optimizer) -> torch.optim.Optimizer:
-    """Adam, or with decay AdamW, whose `w *= 1 - lr * wd` before the step is ours within it."""
-    if given.weight_decay == 0:
-        return torch.optim.Adam([w], lr, _betas(given), fp32(given.eps))
-    return torch.optim.AdamW([w], lr, _betas(given), fp32(given.eps), fp32(given.weight_decay))
-
-
-def _adam_family(rowwise: bool, lamb: bool) -> Callable[[Tensor, float, Optimizer], torch.optim.Optimizer]:
-    return lambda w, lr, given: AdamFamily(
-        [w], lr, _betas(given), fp32(given.eps), fp32(given.weight_decay), rowwise, lamb
-    )
-
-
-_SUM = (("momentum1", "sum"),)
-_MOMENTS = (("momentum1", "exp_avg"), ("momentum2", "exp_avg_sq"))
-
-RULES = {
-    "EXACT_SGD": Rule(rules.sgd, lambda w, lr, given: torch.optim.SGD([w], lr=lr)),
-    "EXACT_ROWWISE_ADAGRAD": Rule(
-        rules.rowwise_adagrad,
-        lambda w, lr, given: RowwiseAdagrad(
-            [w], lr, fp32(given.eps), fp32(given.weight_decay), given.weight_decay_mode, fp32(given.max_norm)
-        ),
-        _SUM,
-        per_row=("momentum1",),
-    ),
-    "EXACT_ADAGRAD": Rule(
-        rules.adagrad, lambda w, lr, given: torch.optim.Adagrad([w], lr=lr, eps=fp32(given.eps)), _SUM
-    ),
-    "ADAM": Rule(rules.adam, _adam, _MOMENTS),
-    "PARTIAL_ROWWISE_ADAM": Rule(
-        rules.partial_rowwise_adam, _adam_family(rowwise=True, lamb=False), _MOMENTS, per_row=("momentum2",)
-    ),
-    "LAMB": Rule(rules.lamb, _adam_family(rowwise=False, lamb=True), _MOMENTS),
-    "PARTIAL_ROWWISE_LAMB": Rule(
-        rules.partial_rowwise_lamb, _adam_family(rowwise=True, lamb=True), _MOMENTS, per_row=("momentum2",)
-    ),
-    "LARS_SGD": Rule(
-        rules.lars_sgd,
-        lambda w, lr, given: LarsSgd([w], lr, fp32(given.eta), fp32(given.momentum), fp32(given.weight_decay)),
-        (("momentum1", "momentum_buffer"),),
-    ),
-    "NONE": Rule(rules.no_step, lambda w, lr, given: NoStep([w]), steps=False),
-}
+from oracles.values.optimizer_rules import RULES, State, Step, Taken, fp32
 
 
 def real_step(
