@@ -198,11 +198,16 @@ def stored_cases(directory: Path = CASES) -> Iterator[StoredCase]:
 
 @contextmanager
 def running(case: Case, journal: bool) -> Iterator[None]:
-    """Leave `case` in the inbox while the block runs, if `journal`: there a killed process leaves what it was doing."""
+    """Leave `case` in the inbox while the block runs, if `journal`: there a killed process leaves what it was doing.
+    Not where the checkout is read-only."""
     if not journal:
         yield
         return
-    path = save(case, "was running when its process was killed", INBOX, f"running-{os.getpid()}")
+    try:
+        path = save(case, "was running when its process was killed", INBOX, f"running-{os.getpid()}")
+    except OSError:  # nothing can be written here, and nothing has to be
+        yield
+        return
     try:
         yield
     finally:

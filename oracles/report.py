@@ -25,8 +25,9 @@ def versions() -> str:
     )
 
 
-def report(verdict: Verdict, saved: Path | None, device: str, impl: str = OURS) -> str:
-    """The whole report, most telling line first. `impl`: the implementation as MODULE:ATTRIBUTE."""
+def report(verdict: Verdict, saved: Path | None, device: str, impl: str = OURS, unsaved: str = "") -> str:
+    """The whole report, most telling line first. `impl`: the implementation as MODULE:ATTRIBUTE; `unsaved`: why the
+    case could not be saved."""
     lines = [f"{verdict.implementation}: {verdict.findings[0].headline}"]
     for number, finding in enumerate(verdict.findings):
         if number:
@@ -36,6 +37,8 @@ def report(verdict: Verdict, saved: Path | None, device: str, impl: str = OURS) 
             extra = f"  [{d.detail}]" if d.detail else ""
             lines.append(f"  {d.place} = {d.actual!r}, expected {d.expected!r} {error}{extra}")
     lines += [f"Case: {facts(verdict.case)}", f"Paths: {_paths(verdict)}", f"  {verdict.case!r}", versions()]
+    if unsaved:
+        lines.append(f"Not saved: {unsaved}; the case above is all there is of it")
     if saved is not None:
         again = f"Reproduce: python -m corpus replay {_short(saved)} --device {device}"
         again += f" --relation {verdict.relation}" if verdict.relation else ""

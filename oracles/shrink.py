@@ -63,15 +63,19 @@ def shrink_and_report(verdict: Verdict, implementation: Implementation, device: 
     It is saved as found first: a process that is killed while it shrinks, or a kernel that hangs on a smaller case,
     takes no failure with it.
     """
-    found = _save(verdict)
+    found, _ = _save(verdict)
     small = shrink(verdict, implementation, device, journal=True)
     if small.status != "failed":  # the full sweep found something that one routing alone does not show
         small = verdict
-    saved = _save(small)
-    if saved != found:
+    saved, unsaved = _save(small)
+    if found is not None and saved != found:
         found.unlink()
-    return report(small, saved, device.type)
+    return report(small, saved, device.type, unsaved=unsaved)
 
 
-def _save(verdict: Verdict) -> Path:
-    return save(verdict.case, verdict.findings[0].headline.splitlines()[0])
+def _save(verdict: Verdict) -> tuple[Path | None, str]:
+    """Where the case is saved, or None and why it is not."""
+    try:
+        return save(verdict.case, verdict.findings[0].headline.splitlines()[0]), ""
+    except OSError as error:
+        return None, str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from corpus.case import Batch, Case, Table
 from corpus.store import load, save
 from oracles import shrink
+from oracles.adapters.torch_reference import IMPLEMENTATION as RIGHT
 from oracles.check import Verdict, check
 from oracles.implementation import Trace
 from oracles.report import size
@@ -76,3 +78,19 @@ def test_a_case_that_is_tried_is_kept_while_it_runs(
     shrink.shrink_and_report(found, IMPLEMENTATION, CPU)
     assert len(kept) > 1
     assert set(kept) == {1}
+
+
+def test_where_nothing_can_be_written_the_report_holds_the_case(
+    found: Verdict, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*args: object) -> Path:
+        raise OSError(errno.EROFS, "Read-only file system", "corpus/inbox")
+
+    monkeypatch.setattr(shrink, "save", read_only)
+    monkeypatch.setattr("corpus.store.save", read_only)
+    text = shrink.shrink_and_report(found, IMPLEMENTATION, CPU).splitlines()
+    assert text[-1].startswith("Not saved: [Errno 30] Read-only file system: 'corpus/inbox'")
+    assert sum(line.startswith("  Case(tables=") for line in text) == 1
+    assert not any(line.startswith(("Saved:", "Reproduce:")) for line in text)
+    assert list(inbox.iterdir()) == []
+    assert check(CASE, RIGHT, CPU, "own", journal=True).status == "passed"  # and what is right passes
