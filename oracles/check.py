@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 from typing import Any
 
@@ -25,16 +26,39 @@ from oracles.interpreter.findings import GuardError
 from oracles.values.compare import Finding, Sharpness
 from oracles.values.judge import Judge
 
-#: Routings of a "some" sweep beyond the case's own, and how many bags and lookups they may work on together. A lookup
+#: Routings of a sweep of SOME beyond the case's own, and how many bags and lookups they may work on together. A lookup
 #: of a row wider than this many columns counts as several.
 SOME = 8
 MOST_WORK = 160
 WIDE = 256
 
 
+class Status(StrEnum):
+    """What became of a check."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_CHECKED = "not checked"
+
+
+class Sweep(StrEnum):
+    """Which routings of a case are run.
+
+    OWN: the case's alone. SOME: and up to eight more, fewer for a large case: the next two of the implementation's
+    list, and others drawn from the case. ALL of them, and in the end, where kernels are interpreted, what RACED does:
+    the own one once more, without a schedule, under the race detector, first program first and, where programs met,
+    last program first.
+    """
+
+    OWN = "own"
+    SOME = "some"
+    ALL = "all"
+    RACED = "raced"
+
+
 @dataclass
 class Verdict:
-    """What a check found. `status`: "passed", "failed" or "not checked" (see `reason`).
+    """What a check found. `reason`: why it is not checked.
 
     `case` pins the routing that failed. `paths` counts path launches of the case's own routing, `sweep_paths` those of
     the other runs. `raced`: the run that failed was one under the race detector; `watched`: launches that it saw,
@@ -44,7 +68,7 @@ class Verdict:
 
     case: Case
     implementation: str
-    status: str = "passed"
+    status: Status = Status.PASSED
     reason: str = ""
     findings: list[Finding] = field(default_factory=list)
     paths: Counter[str] = field(default_factory=Counter)
@@ -59,39 +83,42 @@ class Verdict:
 
 
 def check(
-    case: Case, implementation: Implementation, device: torch.device, sweep: str = "some", journal: bool = False
+    case: Case,
+    implementation: Implementation,
+    device: torch.device,
+    sweep: Sweep | str = Sweep.SOME,
+    journal: bool = False,
 ) -> Verdict:
     """Run `case` on its own routing and on others, and compare each with the reference.
 
-    `sweep`: "own" (the case's routing alone), "some" (and up to eight more, fewer for a large case: the next two of the
-    implementation's list, and others drawn from the case), "all", or "raced": its own once more, without a schedule,
-    under the race detector, first program first and, where programs met, last program first. "all" ends with that where
-    kernels are interpreted; elsewhere "raced" is "not checked".
-    Stops at the first run that fails. `journal`: before each run, write the case with its routing to the inbox, so that
-    a process that is killed leaves it behind.
+    Where kernels are compiled, RACED is not checked. Stops at the first run that fails. `journal`: before each run,
+    write the case with its routing to the inbox, so that a process that is killed leaves it behind.
+
+    Raises ValueError for a name of no sweep.
     """
+    sweep = Sweep(sweep)
     verdict = Verdict(case, implementation.name)
     can_race = device.type == "cpu" and interpreter.interpreting()
     reason = implementation.supports(case)
-    if reason is None and sweep == "raced" and not can_race:
+    if reason is None and sweep is Sweep.RACED and not can_race:
         reason = "the race detector lives in the interpreter"
     if reason is not None:
-        verdict.status, verdict.reason = "not checked", reason
+        verdict.status, verdict.reason = Status.NOT_CHECKED, reason
         return verdict
     judge = Judge(case)
     run = partial(_run, verdict, judge, implementation=implementation, device=device, journal=journal)
-    if sweep != "raced":
+    if sweep is not Sweep.RACED:
         with interpreter.remembering():
             run(case, _sweep(case, implementation, device, sweep))
-        if sweep != "own" and verdict.status == "passed":
+        if sweep is not Sweep.OWN and verdict.status is Status.PASSED:
             _demand_paths(case, implementation, verdict)
-    if sweep in ("raced", "all") and can_race:
+    if sweep in (Sweep.RACED, Sweep.ALL) and can_race:
         for backwards in (False, True):
             # Where no program touches what another one writes, they do the same in any order.
-            if verdict.status == "passed" and (verdict.met or not backwards):
+            if verdict.status is Status.PASSED and (verdict.met or not backwards):
                 with _racing(backwards) as watch:
-                    run(dataclasses.replace(case, schedule=()), _sweep(case, implementation, device, "own"))
-                verdict.raced = verdict.status == "failed"
+                    run(dataclasses.replace(case, schedule=()), _sweep(case, implementation, device, Sweep.OWN))
+                verdict.raced = verdict.status is Status.FAILED
                 verdict.watched, verdict.met = verdict.watched + watch.launches, verdict.met + watch.shared
     return verdict
 
@@ -128,7 +155,7 @@ def _run(
             for key, sharpness in judgement.sharpness.items():
                 verdict.sharpness.setdefault(key, Sharpness()).add(sharpness)
         if findings:
-            verdict.case, verdict.status, verdict.findings = pinned, "failed", findings
+            verdict.case, verdict.status, verdict.findings = pinned, Status.FAILED, findings
             return
 
 
@@ -145,11 +172,11 @@ def attempt(
         return None, [Finding(f"{name}: {error}\n{traceback.format_exc()}", raised=name)]
 
 
-def _sweep(case: Case, implementation: Implementation, device: torch.device, sweep: str) -> Iterator[Routing]:
+def _sweep(case: Case, implementation: Implementation, device: torch.device, sweep: Sweep) -> Iterator[Routing]:
     routings = list(implementation.routings(case, device))
-    if sweep == "own":
+    if sweep is Sweep.OWN:
         return iter(routings[:1])
-    if sweep == "all":
+    if sweep is Sweep.ALL:
         return iter(routings)
     work = sum(case.bag_starts(k)[-1] + ids_and_lengths(case, k)[1].sum() for k in case.order)
     work *= max(1, max(t.dim for t in case.tables) // WIDE)
@@ -164,5 +191,5 @@ def _demand_paths(case: Case, implementation: Implementation, verdict: Verdict) 
     ran = set(verdict.paths) | set(verdict.sweep_paths)
     for alternatives in implementation.sweep_paths(case):
         if not alternatives & ran:
-            verdict.status = "failed"
+            verdict.status = Status.FAILED
             verdict.findings.append(Finding(f"the sweep ran none of {sorted(alternatives)}, only {sorted(ran)}"))

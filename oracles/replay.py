@@ -21,6 +21,7 @@ from typing import Any
 
 from corpus.case import CaseError
 from corpus.store import CASES, INBOX, find, load
+from oracles.check import Status
 
 #: (what happened, seconds, what to print below)
 Replayed = tuple[str, float, str]
@@ -94,9 +95,9 @@ def _replay_one(path: Path, *, impl: str, device: str, sweep: str, relation: str
     except Exception:  # not the implementation's, which is a finding: no tensors or no reference of this case
         return "ERROR", time.perf_counter() - begin, f"{path}: cannot be judged\n{traceback.format_exc()}"
     seconds = time.perf_counter() - begin
-    if verdict.status == "failed":
+    if verdict.status is Status.FAILED:
         return "FAILED", seconds, report(verdict, path, device, impl)
-    if verdict.status == "not checked":
+    if verdict.status is Status.NOT_CHECKED:
         return "not checked", seconds, verdict.reason
     return ("FIXED" if path.parent == INBOX else "ok"), seconds, ""
 

@@ -10,7 +10,7 @@ import torch
 from corpus.case import Case
 from corpus.shrink.reduce import reduce
 from corpus.store import save
-from oracles.check import Verdict, check
+from oracles.check import Status, Sweep, Verdict, check
 from oracles.implementation import Implementation
 from oracles.relations.relate import relate
 from oracles.report import report
@@ -23,9 +23,9 @@ def kind_of(verdict: Verdict) -> tuple[str, bool]:
     return first.raised or first.guard, first.across
 
 
-def least_sweep(verdict: Verdict) -> str:
+def least_sweep(verdict: Verdict) -> Sweep:
     """The quickest sweep that shows such a failure on the routing that failed."""
-    return "raced" if verdict.raced else "some" if verdict.findings[0].across else "own"
+    return Sweep.RACED if verdict.raced else Sweep.SOME if verdict.findings[0].across else Sweep.OWN
 
 
 def shrink(
@@ -52,7 +52,7 @@ def shrink(
         if enough():
             return False
         found = again(case)
-        return found.status == "failed" and kind(found) == wanted
+        return found.status is Status.FAILED and kind(found) == wanted
 
     return again(reduce(verdict.case, fails))
 
@@ -65,7 +65,7 @@ def shrink_and_report(verdict: Verdict, implementation: Implementation, device: 
     """
     found, _ = _save(verdict)
     small = shrink(verdict, implementation, device, journal=True)
-    if small.status != "failed":  # the full sweep found something that one routing alone does not show
+    if small.status is not Status.FAILED:  # the full sweep found something that one routing alone does not show
         small = verdict
     saved, unsaved = _save(small)
     if found is not None and saved != found:

@@ -7,6 +7,7 @@ before anything imports Triton, since a process either interprets or compiles.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ independent.install()
 
 profiles.register()
 
+#: Where the whole summary of the last run is kept.
+SUMMARY = Path(__file__).parents[1] / "build" / "summary.txt"
 #: How many tests are for another device.
 OTHERS = pytest.StashKey[int]()
 
@@ -108,9 +111,9 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     if RECORD.examples:
         terminalreporter.section("kernel paths")
-        whole = terminalreporter.config.getoption("--sharpness")
-        for line in RECORD.table(whole):
+        for line in RECORD.table(terminalreporter.config.getoption("--sharpness")):
             terminalreporter.write_line(line)
+        RECORD.keep(SUMMARY)
     others = terminalreporter.config.stash.get(OTHERS, 0)
     if others:
         terminalreporter.write_line(f"{others} tests are left out: they are for another --device")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from oracles.check import Verdict
@@ -124,7 +126,15 @@ class Record:
         shown = bounded if len(bounded) <= 2 * ENDS else [*bounded[:ENDS], *bounded[-ENDS:]]
         lines += [_sharpness_line(*item) for item in shown]
         hidden = len(self.sharpness) - len(shown)
-        return lines + ([f"the sharpest and the loosest bounds; --sharpness shows {hidden} more"] if hidden else [])
+        if hidden:
+            lines.append(f"the sharpest and the loosest; {hidden} more bounds by --sharpness, or in build/summary.txt")
+        return lines
+
+    def keep(self, path: Path) -> None:
+        """Write the whole summary to a file, where files can be written."""
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("\n".join(self.table(whole=True)) + "\n")
 
     def to_json(self) -> str:
         """For the way from an xdist worker to its controller."""

@@ -25,7 +25,7 @@ from torch import Tensor
 from corpus.case import Case
 from corpus.store import running
 from corpus.tensors import table_rows
-from oracles.check import Verdict, attempt
+from oracles.check import Status, Verdict, attempt
 from oracles.implementation import Implementation, Trace
 from oracles.relations.exactness import Exactness
 from oracles.relations.pieces import take_apart
@@ -69,7 +69,7 @@ def relate(
     if pair is not None:
         reason = implementation.supports(pair.case) or implementation.supports(pair.other) or ""
     if pair is None or reason:
-        verdict.status, verdict.reason = "not checked", reason
+        verdict.status, verdict.reason = Status.NOT_CHECKED, reason
         return verdict
     traces = []
     for one, paths in ((pair.case, verdict.paths), (pair.other, verdict.sweep_paths)):
@@ -85,9 +85,9 @@ def relate(
     else:
         _compare(pair, traces[0], traces[1], implementation, device, verdict)
     if verdict.findings:
-        verdict.status = "failed"
+        verdict.status = Status.FAILED
     elif not any(sharpness.exact for sharpness in verdict.sharpness.values()):
-        verdict.status, verdict.reason = "not checked", "nothing was proved to be exact"
+        verdict.status, verdict.reason = Status.NOT_CHECKED, "nothing was proved to be exact"
     return verdict
 
 

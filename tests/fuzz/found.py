@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from corpus.store import case_id, save
-from oracles.check import Verdict
+from oracles.check import Status, Verdict
 from oracles.report import report, size
 from oracles.values.compare import Finding
 from tests.fuzz.causes import Cause
@@ -57,7 +57,7 @@ class Found:
         entry.count += 1
         if death.case is not None:
             finding = Finding(f"the process that ran this case: {death.how}")
-            self._keep(entry, Verdict(death.case, self.implementation, "failed", findings=[finding]), small=False)
+            self._keep(entry, Verdict(death.case, self.implementation, Status.FAILED, findings=[finding]), small=False)
         return cause
 
     def causes(self) -> list[tuple[Cause, Entry]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from corpus.case import Case
-from oracles.check import Verdict, check
+from oracles.check import Status, Verdict, check
 from oracles.implementation import Implementation
 from oracles.report import size
 from oracles.shrink import least_sweep, shrink
@@ -81,7 +81,7 @@ class Sorter:
             return verdict
         sweep = least_sweep(verdict)
         alone = checked(verdict.case, self.implementation, sweep)
-        same = alone.status == "failed" and what_differs(alone.findings[0]) == what_differs(verdict.findings[0])
+        same = alone.status is Status.FAILED and what_differs(alone.findings[0]) == what_differs(verdict.findings[0])
         return alone if same else verdict
 
     def _shrunk(self, verdict: Verdict, until: float) -> Verdict:
@@ -95,7 +95,7 @@ class Sorter:
             small = shrink(verdict, self.implementation, CPU, kind, enough, journal=True)
         except Exception:  # what `checked` makes a finding of
             return verdict
-        return small if small.status == "failed" else verdict
+        return small if small.status is Status.FAILED else verdict
 
 
 def checked(case: Case, implementation: Implementation, sweep: str) -> Verdict:
@@ -105,4 +105,4 @@ def checked(case: Case, implementation: Implementation, sweep: str) -> Verdict:
     except Exception as error:
         name = type(error).__name__
         finding = Finding(f"{name}: {error}\n{traceback.format_exc()}", raised=name)
-        return Verdict(case, implementation.name, "failed", findings=[finding], runs=1)
+        return Verdict(case, implementation.name, Status.FAILED, findings=[finding], runs=1)

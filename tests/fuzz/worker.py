@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 import corpus.store
 from corpus.case import Case
 from oracles import interpreter
+from oracles.check import Status
 from oracles.implementation import Implementation
 from oracles.replay import attribute
 from strategies.cases import cases
@@ -118,11 +119,11 @@ class Worker:
         self.seen.add(hash(case))
         begin = time.perf_counter()
         verdict = checked(case, self.implementation, self.sweep)
-        if verdict.status == "not checked":
+        if verdict.status is Status.NOT_CHECKED:
             self.not_checked += 1
         else:
             self.record.add(verdict, time.perf_counter() - begin)
-        if verdict.status == "failed":
+        if verdict.status is Status.FAILED:
             self.sorter.add(verdict)
         if time.monotonic() - self.reported > REPORT:
             self.report()

@@ -15,7 +15,7 @@ from hypothesis import event, given, seed, settings, target
 
 from corpus.case import Case
 from oracles.adapters.kernels import IMPLEMENTATION
-from oracles.check import check
+from oracles.check import Status, check
 from oracles.shrink import shrink_and_report
 from strategies.cases import cases
 from strategies.routing import GPU, INTERPRETER
@@ -44,7 +44,7 @@ def test_contract(path: KernelPath, part: tuple[int, int], device: torch.device,
             ran += 1
             met.add(case.optimizer.name)
         _tell_hypothesis(verdict)
-        if verdict.status == "failed":
+        if verdict.status is Status.FAILED:
             if case not in reported:
                 reported[case] = shrink_and_report(verdict, IMPLEMENTATION, device)
             pytest.fail(reported[case], pytrace=False)

@@ -12,7 +12,7 @@ import torch
 
 from corpus.case import OPTIMIZERS, Batch, Case, Optimizer, Sampled, Table, Values
 from oracles.adapters.kernels import IMPLEMENTATION
-from oracles.check import check
+from oracles.check import Status, check
 from oracles.report import report
 from tests.kernels.graphed import GraphedKernels
 from tests.kernels.sync import nothing_synchronises
@@ -31,7 +31,7 @@ ROUTES: dict[str, dict[str, object]] = {
 def expect_pass(case: Case, device: torch.device, implementation: object = IMPLEMENTATION, sweep: str = "some") -> None:
     """Check, and fail with the report."""
     verdict = check(case, implementation, device, sweep)  # type: ignore[arg-type]
-    assert verdict.status == "passed", verdict.reason or report(verdict, None, device.type)
+    assert verdict.status is Status.PASSED, verdict.reason or report(verdict, None, device.type)
     assert verdict.changed
 
 

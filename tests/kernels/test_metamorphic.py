@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from corpus.case import Case
 from oracles.adapters.kernels import IMPLEMENTATION
+from oracles.check import Status
 from oracles.relations.relate import RELATIONS, relate
 from oracles.shrink import shrink_and_report
 from strategies.cases import cases
@@ -39,9 +40,9 @@ def test_relation_holds(relation: str, device: torch.device) -> None:
     def holds(case: Case) -> None:
         nonlocal drawn, applied
         verdict = relate(relation, case, IMPLEMENTATION, device, journal=True)
-        drawn, applied = drawn + 1, applied + (verdict.status != "not checked")
+        drawn, applied = drawn + 1, applied + (verdict.status is not Status.NOT_CHECKED)
         event(verdict.reason or verdict.status)
-        if verdict.status == "failed":
+        if verdict.status is Status.FAILED:
             pytest.fail(shrink_and_report(verdict, IMPLEMENTATION, device), pytrace=False)
 
     holds()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from corpus.case import Case
 from oracles.adapters.kernels import IMPLEMENTATION
-from oracles.check import check
+from oracles.check import Status, Sweep, check
 from oracles.shrink import shrink_and_report
 from strategies.cases import cases
 from tbe_kernels.paths import PATHS, KernelPath
@@ -33,9 +33,9 @@ def test_no_races(path: KernelPath, device: torch.device) -> None:
     @given(cases(path=path))
     def holds(case: Case) -> None:
         nonlocal drawn, watched, met
-        verdict = check(case, IMPLEMENTATION, device, "raced", journal=True)
+        verdict = check(case, IMPLEMENTATION, device, Sweep.RACED, journal=True)
         drawn, watched, met = drawn + 1, watched + verdict.watched, met + (verdict.met > 0)
-        if verdict.status == "failed":
+        if verdict.status is Status.FAILED:
             pytest.fail(shrink_and_report(verdict, IMPLEMENTATION, device), pytrace=False)
 
     holds()

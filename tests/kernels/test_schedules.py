@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from corpus.case import Case
 from oracles import interpreter
 from oracles.adapters.kernels import IMPLEMENTATION
-from oracles.check import check
+from oracles.check import Status, Sweep, check
 from oracles.shrink import shrink_and_report
 from strategies.cases import cases
 from tbe_kernels.paths import PATHS, KernelPath
@@ -49,8 +49,10 @@ def test_schedules(path: KernelPath, device: torch.device) -> None:
             verdict, met = explored.verdict, met + (explored.launches > 0)
         else:
             (schedule,) = schedules(seed, 1)
-            verdict = check(dataclasses.replace(case, schedule=schedule), IMPLEMENTATION, device, "own", journal=True)
-        if verdict.status == "failed":
+            verdict = check(
+                dataclasses.replace(case, schedule=schedule), IMPLEMENTATION, device, Sweep.OWN, journal=True
+            )
+        if verdict.status is Status.FAILED:
             pytest.fail(shrink_and_report(verdict, IMPLEMENTATION, device), pytrace=False)
 
     holds()

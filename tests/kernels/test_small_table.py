@@ -12,7 +12,7 @@ from torch import Tensor
 import tbe_kernels as tbe
 from corpus.case import Batch, Case, Optimizer, Table, Values
 from oracles import interpreter
-from oracles.check import check
+from oracles.check import Status, Sweep, check
 from oracles.report import report
 from tbe_kernels.observe import observing
 from tests.kernels.graphed import GraphedKernels
@@ -168,6 +168,6 @@ def test_captured_step(mode: str, device: torch.device) -> None:
         values=Values(mode, 5, grad_bits=2),
         routing={"small_table": "always"},
     )
-    verdict = check(case, GraphedKernels(), device, "own")
-    assert verdict.status == "passed", verdict.reason or report(verdict, None, device.type)
+    verdict = check(case, GraphedKernels(), device, Sweep.OWN)
+    assert verdict.status is Status.PASSED, verdict.reason or report(verdict, None, device.type)
     assert verdict.changed

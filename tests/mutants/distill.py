@@ -25,7 +25,7 @@ from corpus.case import Case
 from corpus.shrink.reduce import reduce
 from corpus.store import CASES, StoredCase, case_id, from_json, save, stored_cases
 from oracles.adapters.kernels import IMPLEMENTATION
-from oracles.check import Verdict, check
+from oracles.check import Status, Sweep, Verdict, check
 from oracles.report import size
 from oracles.shrink import kind_of, least_sweep
 from tbe_kernels.paths import PATHS
@@ -136,18 +136,18 @@ def small(group: Group) -> Case | None:
     def fails(case: Case) -> bool:
         for implementation, first in zip(implementations, verdicts, strict=True):
             verdict = check(case, implementation, CPU, least_sweep(first))
-            if verdict.status != "failed" or kind_of(verdict) != kind_of(first):
+            if verdict.status is not Status.FAILED or kind_of(verdict) != kind_of(first):
                 return False
         return True
 
     case = reduce(group.case, fails, plain=False)
-    return case if check(case, IMPLEMENTATION, CPU, "all").status == "passed" else None
+    return case if check(case, IMPLEMENTATION, CPU, Sweep.ALL).status is Status.PASSED else None
 
 
 def _looked(case: Case, implementation: Hurried) -> Verdict:
     """On the case's own routing, under the race detector if nothing is wrong without."""
-    verdict = check(case, implementation, CPU, "own")
-    return verdict if verdict.status == "failed" else check(case, implementation, CPU, "raced")
+    verdict = check(case, implementation, CPU, Sweep.OWN)
+    return verdict if verdict.status is Status.FAILED else check(case, implementation, CPU, Sweep.RACED)
 
 
 def seen_by(mutant: Mutant, candidates: Sequence[Candidate], sweeps: Sequence[str]) -> set[str]:
@@ -156,8 +156,8 @@ def seen_by(mutant: Mutant, candidates: Sequence[Candidate], sweeps: Sequence[st
     implementation, paths = Hurried(plant(*mutant.edits)), Reach().of_file(mutant.file)
     seen: set[str] = set()
     for sweep in sweeps:
-        near = [c for c in candidates if sweep == "all" or c.paths & paths]
-        seen = seen or {c.name for c in near if check(c.case, implementation, CPU, sweep).status == "failed"}
+        near = [c for c in candidates if sweep == Sweep.ALL or c.paths & paths]
+        seen = seen or {c.name for c in near if check(c.case, implementation, CPU, sweep).status is Status.FAILED}
     return seen
 
 
@@ -174,7 +174,7 @@ def _each(items: Sequence[Item], jobs: int, task: Callable[[Item], Any]) -> Iter
 
 
 def _candidate(case: Case, name: str) -> Candidate:
-    return Candidate(name, case, frozenset(check(case, IMPLEMENTATION, CPU, "own").paths))
+    return Candidate(name, case, frozenset(check(case, IMPLEMENTATION, CPU, Sweep.OWN).paths))
 
 
 def _say(what: str, seen: Seen) -> int:

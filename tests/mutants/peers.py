@@ -17,7 +17,7 @@ from corpus.case import Batch, Case, Optimizer, Table, Values
 from corpus.tensors import table_rows
 from oracles.adapters.kernels import TbeKernels
 from oracles.adapters.torch_reference import IMPLEMENTATION as REFERENCE
-from oracles.check import Verdict
+from oracles.check import Status, Verdict
 from oracles.implementation import Backward, Forward, Trace
 from oracles.interpreter.findings import GuardError
 from oracles.values.compare import Finding
@@ -146,7 +146,7 @@ def compared(peer: Peer, case: Case, implementation: TbeKernels) -> Verdict:
     else:
         verdict.paths = trace.paths
         verdict.findings = [Finding(f"{name} differs") for name in _different(peer, case, trace)]
-    verdict.status = "failed" if verdict.findings else "passed"
+    verdict.status = Status.FAILED if verdict.findings else Status.PASSED
     return verdict
 
 

@@ -23,7 +23,7 @@ from corpus.case import Case
 from corpus.store import stored_cases, to_json
 from oracles import interpreter
 from oracles.adapters.kernels import TbeKernels
-from oracles.check import Verdict, check
+from oracles.check import Sweep, Verdict, check
 from oracles.report import size
 from oracles.shrink import shrink
 from strategies.cases import cases
@@ -101,18 +101,18 @@ def stages(mutant: Mutant, examples: int) -> Iterator[Stage]:
     """The ways to look for a mutant, cheapest first. What `examples` leaves over goes to the plain one."""
     by_path = {path: aimed(path, mutant.optimizers, mutant.case) for path in mutant.paths}
     paths, meeting = list(by_path.values()), [drawn for path, drawn in by_path.items() if path in MEET]
-    yield Stage("values", by_routing("own"), 20, paths)
-    yield Stage("races", by_routing("raced"), 30 // max(1, len(paths)), paths)
-    yield Stage("values", by_routing("own"), max(240, examples - OTHERS) // max(1, len(paths)), paths)
-    yield Stage("routings", by_routing("some"), 60 // max(1, len(paths)), paths)
+    yield Stage("values", by_routing(Sweep.OWN), 20, paths)
+    yield Stage("races", by_routing(Sweep.RACED), 30 // max(1, len(paths)), paths)
+    yield Stage("values", by_routing(Sweep.OWN), max(240, examples - OTHERS) // max(1, len(paths)), paths)
+    yield Stage("routings", by_routing(Sweep.SOME), 60 // max(1, len(paths)), paths)
     yield Stage("schedules", scheduled, 40 // max(1, len(meeting)), meeting)
-    yield Stage("corpus", by_routing("own"), 1, [st.just(stored.case) for stored in stored_cases()])
+    yield Stage("corpus", by_routing(Sweep.OWN), 1, [st.just(stored.case) for stored in stored_cases()])
 
 
 def stages_of(peer: str) -> Iterator[Stage]:
     """A peer has one, until its time is up; and so have we where we are not told which paths a mutant is on."""
     if peer == UNAIMED:
-        yield Stage("values", by_routing("raced"), 10_000, [st.one_of([cases(path=path) for path in PATHS])])
+        yield Stage("values", by_routing(Sweep.RACED), 10_000, [st.one_of([cases(path=path) for path in PATHS])])
     else:
         yield Stage("values", partial(compared, PEERS[peer]), 10_000, [PEERS[peer].cases])
 
@@ -175,5 +175,5 @@ def scheduled(case: Case, implementation: TbeKernels) -> Verdict:
     from oracles.interpreter.concurrency.schedules import schedules
 
     if case.values.mode != "exact":
-        return check(case, implementation, CPU, "own")
+        return check(case, implementation, CPU, Sweep.OWN)
     return explore(case, schedules(0, SCHEDULES), implementation.package).verdict

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from corpus.case import Case
 from oracles.adapters.kernels import TbeKernels
-from oracles.check import Verdict, check
+from oracles.check import Status, Verdict, check
 from oracles.implementation import Routing, Trace
 from strategies.cases import cases
 from tbe_kernels.paths import PATHS
@@ -71,7 +71,7 @@ def search(
         with limited(MOST_SECONDS):
             verdict = judge(case, implementation)
         found.ran.update(verdict.paths.keys())
-        if verdict.status == "failed" and counts(verdict):
+        if verdict.status is Status.FAILED and counts(verdict):
             found.verdict = verdict
             raise FoundError
 

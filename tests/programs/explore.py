@@ -12,7 +12,7 @@ import tbe_kernels
 from corpus.case import Case
 from oracles import interpreter
 from oracles.adapters.kernels import TbeKernels
-from oracles.check import Verdict, check
+from oracles.check import Status, Sweep, Verdict, check
 
 CPU = torch.device("cpu")
 
@@ -35,7 +35,7 @@ def explore(case: Case, some: Iterable[tuple[int, ...]], package: ModuleType = t
     from oracles.interpreter.concurrency import schedules
 
     with schedules.exploring(some) as done:
-        verdict = check(case, TbeKernels(package), CPU, "own")
-    if verdict.status == "passed" and done.failing is not None:
-        verdict = check(dataclasses.replace(case, schedule=done.failing), TbeKernels(package), CPU, "own")
+        verdict = check(case, TbeKernels(package), CPU, Sweep.OWN)
+    if verdict.status is Status.PASSED and done.failing is not None:
+        verdict = check(dataclasses.replace(case, schedule=done.failing), TbeKernels(package), CPU, Sweep.OWN)
     return Explored(verdict, done.launches, done.schedules, done.seconds, f"{done.kernel}: {done.what}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from oracles.adapters.kernels import TbeKernels
-from oracles.check import Verdict
+from oracles.check import Status, Sweep, Verdict
 from oracles.report import size
 from oracles.shrink import shrink
 from tests.mutants.fault import Fault
@@ -22,7 +22,7 @@ def hunt(fault: Fault, implementation: TbeKernels, guard: str | None = None) -> 
     found = search(
         aimed(fault.path, fault.optimizers, fault.case),
         implementation,
-        by_routing("raced" if guard == "races" else "some" if fault.across else "own"),
+        by_routing(Sweep.RACED if guard == "races" else Sweep.SOME if fault.across else Sweep.OWN),
         MOST,
         counts=lambda v: guard is None or v.findings[0].guard == guard,
     )
@@ -31,7 +31,7 @@ def hunt(fault: Fault, implementation: TbeKernels, guard: str | None = None) -> 
     assert not verdict.findings[0].raised, verdict.findings[0].headline  # a wrong result, not a crash
     seen = time.perf_counter()
     small = shrink(verdict, implementation, CPU)
-    assert small.status == "failed"
+    assert small.status is Status.FAILED
     print(
         f"\n{fault.name}: {found.tried} examples, {seen - begin:.1f} s, shrunk in {time.perf_counter() - seen:.1f} s "
         f"to {size(small.case)}: {small.findings[0].headline.splitlines()[0]}\n  {small.case}"

@@ -16,7 +16,7 @@ import torch
 import corpus.store
 from corpus.case import Batch, Case, Table, Values
 from oracles.adapters.kernels import IMPLEMENTATION, TbeKernels
-from oracles.check import check
+from oracles.check import Status, Sweep, check
 from tests.mutants.plant import Edit, plant
 
 NARROW = Edit(
@@ -39,5 +39,5 @@ CASE = Case(
 if __name__ == "__main__":
     corpus.store.INBOX = Path(sys.argv[1])
     implementation = TbeKernels(plant(NARROW)) if sys.argv[2] == "planted" else IMPLEMENTATION
-    verdict = check(CASE, implementation, torch.device("cpu"), "own", journal=True)
-    sys.exit(verdict.status != "passed")
+    verdict = check(CASE, implementation, torch.device("cpu"), Sweep.OWN, journal=True)
+    sys.exit(verdict.status is not Status.PASSED)

@@ -14,7 +14,7 @@ from torch import Tensor
 from corpus.case import Batch, Case, Table
 from oracles import interpreter
 from oracles.adapters.kernels import IMPLEMENTATION, TbeKernels
-from oracles.check import check
+from oracles.check import Status, Sweep, check
 from oracles.interpreter.findings import GuardError
 from oracles.report import size
 from oracles.shrink import shrink
@@ -149,14 +149,14 @@ def big_table(rows: int = 2**21 + 2, dim: int = 1024) -> Case:
 
 def test_tables_beyond_2_to_the_31_elements_and_int32_ids() -> None:
     assert big_table().tables[0].rows * big_table().tables[0].dim > 2**31
-    verdict = check(big_table(), IMPLEMENTATION, CPU, "own")
-    assert verdict.status == "passed", verdict.findings
+    verdict = check(big_table(), IMPLEMENTATION, CPU, Sweep.OWN)
+    assert verdict.status is Status.PASSED, verdict.findings
 
 
 def test_overflow_of_row_times_D_is_seen_and_shrinks() -> None:
     implementation = TbeKernels(plant(*OVERFLOW.edits))
-    verdict = check(big_table(), implementation, CPU, "own")
-    assert verdict.status == "failed"
+    verdict = check(big_table(), implementation, CPU, Sweep.OWN)
+    assert verdict.status is Status.FAILED
     assert verdict.findings[0].guard == OVERFLOW.guard
     small = shrink(verdict, implementation, CPU)
     assert small.findings[0].guard == OVERFLOW.guard

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oracles.adapters.kernels import TbeKernels
+from oracles.check import Sweep
 from tests.mutants import FAULTS
 from tests.mutants.fault import Fault
 from tests.mutants.plant import plant
@@ -16,7 +17,7 @@ CONTROL = Fault("no fault at all", "spec.py", "MAX_D = 2**20", "MAX_D = 2 * 2**1
 
 def test_a_copy_without_a_fault_passes() -> None:
     """The control: what the other tests find is the fault, not the planting."""
-    found = search(aimed(CONTROL.path), TbeKernels(plant(*CONTROL.edits)), by_routing("some"), 40)
+    found = search(aimed(CONTROL.path), TbeKernels(plant(*CONTROL.edits)), by_routing(Sweep.SOME), 40)
     assert found == Search(None, tried=40, ran=found.ran)
     assert found.ran[CONTROL.path] >= 20
 

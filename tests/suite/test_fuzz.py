@@ -17,7 +17,7 @@ from corpus.__main__ import main as corpus_main
 from corpus.case import Batch, Case, Table
 from corpus.store import load, save
 from oracles import interpreter
-from oracles.check import Verdict
+from oracles.check import Status, Verdict
 from oracles.report import size
 from oracles.values.compare import Finding
 from tests.fuzz.__main__ import main
@@ -196,7 +196,7 @@ OUTPUTS = Finding("3 of 96 outputs, batch 0, 2 rows")
 
 def failed(finding: Finding, *paths: str, case: Case = CASE) -> Verdict:
     """A failed verdict."""
-    return Verdict(case, "some", "failed", findings=[finding], paths=Counter(paths), runs=1)
+    return Verdict(case, "some", Status.FAILED, findings=[finding], paths=Counter(paths), runs=1)
 
 
 def test_a_cause_is_what_differs_and_the_paths_that_may_have_done_it() -> None:

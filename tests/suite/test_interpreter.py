@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from corpus.case import Batch, Case, Table
 from oracles import interpreter
 from oracles.adapters.kernels import IMPLEMENTATION
-from oracles.check import check
+from oracles.check import Status, Sweep, check
 from oracles.interpreter import launch
 from oracles.interpreter.faithful.casts import bf16_to_fp32, fp32_to_bf16, fp64_to_fp32_odd
 from oracles.values.interval import round_to
@@ -199,5 +199,5 @@ def test_what_numpy_warns_of_is_no_finding() -> None:
         weights_dtype="float16",
         routing={"small_table": "always"},
     )
-    verdict = check(case, IMPLEMENTATION, torch.device("cpu"), "own")
-    assert verdict.status == "passed", verdict.findings
+    verdict = check(case, IMPLEMENTATION, torch.device("cpu"), Sweep.OWN)
+    assert verdict.status is Status.PASSED, verdict.findings

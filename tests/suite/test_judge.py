@@ -14,7 +14,7 @@ from corpus.case import Batch, Case, Optimizer, Table, Values
 from oracles.adapters.kernels import TbeKernels
 from oracles.adapters.sweep import MERGES
 from oracles.adapters.torch_reference import IMPLEMENTATION, TorchReference
-from oracles.check import check
+from oracles.check import Status, Sweep, check
 from oracles.contract import Refusal
 from oracles.implementation import Backward, Forward, Routing, Trace
 from oracles.values.interval import neighbours
@@ -143,7 +143,7 @@ def test_the_right_trace_passes() -> None:
 def test_a_spoiled_trace_fails(name: str) -> None:
     spoil, headline = SPOILS[name]
     verdict = check(CASE, Spoiled(spoil), CPU)
-    assert verdict.status == "failed"
+    assert verdict.status is Status.FAILED
     assert headline in verdict.findings[0].headline
 
 
@@ -194,8 +194,11 @@ def _one_neighbour_too_far(trace: Trace) -> None:
 
 def test_either_neighbour_passes_and_no_other() -> None:
     assert check(ROUNDED, Spoiled(_to_the_other_neighbour), CPU).findings == []
-    assert check(ROUNDED, Spoiled(_one_neighbour_too_far), CPU).status == "failed"
-    assert check(replace(ROUNDED, stochastic_rounding=False), Spoiled(_to_the_other_neighbour), CPU).status == "failed"
+    assert check(ROUNDED, Spoiled(_one_neighbour_too_far), CPU).status is Status.FAILED
+    assert (
+        check(replace(ROUNDED, stochastic_rounding=False), Spoiled(_to_the_other_neighbour), CPU).status
+        is Status.FAILED
+    )
 
 
 def test_routings_have_to_round_alike() -> None:
@@ -208,14 +211,14 @@ def test_routings_have_to_round_alike() -> None:
     assert verdict.case.routing == {"second": True}
     # Where it is not certain which number is stored, routings may differ.
     general = replace(ROUNDED, values=Values("general"))
-    assert check(general, Rerouted(lambda trace: None), CPU).status == "passed"
+    assert check(general, Rerouted(lambda trace: None), CPU).status is Status.PASSED
 
 
 FATAL = Case((Table(2, 1),), (0,), (Batch((((0,), (5,)),)),), (0, 0), bounds_check_mode="FATAL", optimizer=Optimizer())
 
 
 def test_a_refusal_has_to_name_the_right_place_and_change_nothing() -> None:
-    assert check(FATAL, IMPLEMENTATION, CPU).status == "passed"
+    assert check(FATAL, IMPLEMENTATION, CPU).status is Status.PASSED
     right = Refusal("indices", 0, 1, 5, 2, 1)
 
     def wrong_bag(trace: Trace) -> None:
@@ -231,7 +234,7 @@ def test_a_refusal_has_to_name_the_right_place_and_change_nothing() -> None:
 
     for spoil, headline in ((wrong_bag, str(right)), (no_refusal, "gave None"), (changed, "after refusal changed")):
         verdict = check(FATAL, Spoiled(spoil), CPU)
-        assert verdict.status == "failed"
+        assert verdict.status is Status.FAILED
         assert headline in verdict.findings[0].headline
 
 
@@ -252,7 +255,7 @@ class Crashing(TorchReference):
 
 def test_a_crash_is_a_finding_and_its_routing_is_pinned() -> None:
     verdict = check(CASE, Crashing(), CPU)
-    assert verdict.status == "failed"
+    assert verdict.status is Status.FAILED
     assert verdict.findings[0].raised == "ZeroDivisionError"
     assert verdict.case.routing == {"crash": True}
 
@@ -284,7 +287,7 @@ class Lazy(TorchReference):
 
 def test_a_sweep_that_never_ran_its_path_fails() -> None:
     verdict = check(CASE, Lazy(), CPU)
-    assert verdict.status == "failed"
+    assert verdict.status is Status.FAILED
     assert "the sweep ran none of ['backward.long_run']" in verdict.findings[0].headline
 
 
@@ -295,7 +298,7 @@ def test_the_reference_passes_its_own_judge(case: Case) -> None:
 
 
 def test_what_was_admitted_is_counted_again_and_what_is_not_the_same_is_looked_at() -> None:
-    once, twice = check(CASE, IMPLEMENTATION, CPU, "own"), check(CASE, Rerouted(lambda trace: None), CPU)
+    once, twice = check(CASE, IMPLEMENTATION, CPU, Sweep.OWN), check(CASE, Rerouted(lambda trace: None), CPU)
     assert (once.runs, twice.runs) == (1, 2)
     for key, sharpness in once.sharpness.items():
         assert twice.sharpness[key] == replace(sharpness, exact=2 * sharpness.exact, bounded=2 * sharpness.bounded)
@@ -328,3 +331,8 @@ def test_a_sweep_cuts_no_run_into_many_pieces() -> None:
     own, *others = TbeKernels().routings(case, CPU)
     assert own == case.routing
     assert {routing["chunk_size"] for routing in others} == {64, 128, 2047, 2048}
+
+
+def test_a_sweep_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="'most' is not a valid Sweep"):
+        check(CASE, IMPLEMENTATION, CPU, "most")

@@ -20,7 +20,7 @@ from corpus.store import INBOX
 from corpus.tensors import Carried
 from oracles.adapters.kernels import TbeKernels
 from oracles.adapters.torch_reference import IMPLEMENTATION
-from oracles.check import Verdict, check
+from oracles.check import Status, Sweep, Verdict, check
 from oracles.implementation import Backward, Implementation, Routing, Trace
 from oracles.relations.exactness import exact
 from oracles.relations.pieces import put_together, take_apart
@@ -110,7 +110,7 @@ def first_failure(relation: str, fault: Fault, implementation: Implementation) -
         nonlocal tried
         tried += 1
         verdict = relate(relation, case, implementation, CPU)
-        if verdict.status == "failed" and not (verdict.findings[0].guard or verdict.findings[0].raised):
+        if verdict.status is Status.FAILED and not (verdict.findings[0].guard or verdict.findings[0].raised):
             found.append(verdict)
             raise FoundError
 
@@ -143,7 +143,7 @@ def test_a_failure_shrinks_and_says_how_to_see_it_again() -> None:
     verdict, _ = first_failure("features", fault, implementation)
     assert verdict is not None
     small = shrink(verdict, implementation, CPU)
-    assert small.status == "failed"
+    assert small.status is Status.FAILED
     assert all(have <= most for have, most in zip(size(small.case), fault.size, strict=True)), size(small.case)
     text = report(small, INBOX / "x.json", "cpu")
     assert "the other way" in text
@@ -160,8 +160,8 @@ def test_a_relation_holds_for_another_implementation(relation: str) -> None:
     def holds(case: Case) -> None:
         nonlocal applied
         verdict = relate(relation, case, IMPLEMENTATION, CPU)
-        applied += verdict.status == "passed"
-        assert verdict.status != "failed", verdict.findings
+        applied += verdict.status is Status.PASSED
+        assert verdict.status is not Status.FAILED, verdict.findings
 
     holds()
     assert applied >= 20 / 3
@@ -213,9 +213,9 @@ def test_numbers_count_together() -> None:
     ],
 )
 def test_what_is_not_compared_is_not_passed(change: Callable[[Case], Case], relation: str, reason: str) -> None:
-    assert relate(relation, ONE, IMPLEMENTATION, CPU).status == "passed"
+    assert relate(relation, ONE, IMPLEMENTATION, CPU).status is Status.PASSED
     verdict = relate(relation, change(ONE), IMPLEMENTATION, CPU)
-    assert verdict.status == "not checked"
+    assert verdict.status is Status.NOT_CHECKED
     assert reason in verdict.reason
 
 
@@ -280,7 +280,7 @@ def test_a_case_that_carries_its_numbers_is_the_same_case(case: Case) -> None:
         def run(self, other: Case, routing: object, device: torch.device) -> object:
             return super().run(case, {}, device)
 
-    assert check(again, First(), CPU, "own").status == "passed"
+    assert check(again, First(), CPU, Sweep.OWN).status is Status.PASSED
 
 
 def test_replay_takes_a_relation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

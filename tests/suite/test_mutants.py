@@ -10,7 +10,7 @@ import pytest
 
 from corpus.store import stored_cases
 from oracles.adapters.kernels import TbeKernels
-from oracles.check import check
+from oracles.check import Sweep, check
 from oracles.implementation import Trace
 from tests.mutants import ledger, operators, search, side_by_side
 from tests.mutants.bank import BY_HAND, Mutant, Reach, bank
@@ -111,7 +111,7 @@ def test_a_case_that_loops_for_ever_is_no_smaller_case(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(search, "MOST_SECONDS", 0.1)
     monkeypatch.setattr(TbeKernels, "run", run)
-    verdict = check(next(stored_cases()).case, Hurried(), CPU, "own")
+    verdict = check(next(stored_cases()).case, Hurried(), CPU, Sweep.OWN)
     assert (verdict.status, verdict.findings[0].raised) == ("failed", "TimeoutError")
 
 

@@ -18,6 +18,7 @@ from corpus.case import Batch, Case, Optimizer, Table, Values
 from corpus.optimizers import GRADIENT, KINDS, NORMS, NOTHING, SQUARES, WEIGHT, OptimizerKind, Unit
 from oracles import interpreter
 from oracles.adapters.kernels import IMPLEMENTATION
+from oracles.check import Status
 from oracles.relations.relate import RELATIONS, relate
 from oracles.values.optimizer_rules import RULES
 from oracles.values.optimizers import real_step
@@ -199,4 +200,4 @@ def test_every_optimizer_goes_through_every_relation(name: str, relation: str) -
     given = Optimizer(name, 0.5, weight_decay_mode=mode, **hyper)
     case = dataclasses.replace(CASE, optimizer=given, pooling_mode=POOLING.get(relation, "SUM"))
     verdict = relate(relation, case, IMPLEMENTATION, torch.device("cpu"))
-    assert verdict.status == "passed", verdict.reason or verdict.findings
+    assert verdict.status is Status.PASSED, verdict.reason or verdict.findings

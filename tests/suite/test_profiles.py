@@ -7,15 +7,14 @@ import subprocess
 import sys
 
 from hypothesis import settings
+from hypothesis._settings import _CI_VARS
 
 from tests.profiles import COMMON, PROFILES
 
 
 def settled(ci: str | None) -> list[str]:
     """Every setting of every profile, in a process of its own, with the environment variable CI set or not."""
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("CI", "GITHUB_ACTIONS", "TF_BUILD")
-    }
+    environment = {name: value for name, value in os.environ.items() if name not in _CI_VARS}
     if ci is not None:
         environment["CI"] = ci
     command = [sys.executable, "-m", "tests.programs.settled"]

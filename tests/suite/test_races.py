@@ -12,7 +12,7 @@ import triton.language as tl
 from corpus.case import Batch, Case, Table
 from oracles import interpreter
 from oracles.adapters.kernels import IMPLEMENTATION, TbeKernels
-from oracles.check import check
+from oracles.check import Status, Sweep, check
 from oracles.interpreter.concurrency.order import Order, knows
 from oracles.interpreter.findings import GuardError
 from oracles.shrink import shrink
@@ -174,15 +174,15 @@ def test_the_whole_sweep_ends_with_the_race_detector() -> None:
     two_chunks = {"long_run_threshold": 1, "chunk_size": 1, "long_run_merge": "atomic"}
     batch = Batch((((0,), (0,)),))
     case = Case((Table(1, 1),), (0,), (batch,), (0, 0), routing=two_chunks, schedule=(1, 0))
-    alone, whole = (check(case, planted, CPU, sweep) for sweep in ("own", "all"))
+    alone, whole = (check(case, planted, CPU, sweep) for sweep in ("own", Sweep.ALL))
     assert (alone.status, whole.status, whole.findings[0].guard) == ("passed", "failed", "races")
     assert whole.raced
     assert whole.met
-    assert check(shrink(whole, planted, CPU).case, planted, CPU, "raced").status == "failed"
-    true = check(case, IMPLEMENTATION, CPU, "raced")
+    assert check(shrink(whole, planted, CPU).case, planted, CPU, Sweep.RACED).status is Status.FAILED
+    true = check(case, IMPLEMENTATION, CPU, Sweep.RACED)
     assert (true.status, true.raced, true.runs) == ("passed", False, 2)
     assert true.watched > true.met > 0
-    apart = check(replace(case, routing={}, schedule=()), IMPLEMENTATION, CPU, "raced")
+    apart = check(replace(case, routing={}, schedule=()), IMPLEMENTATION, CPU, Sweep.RACED)
     assert (apart.runs, apart.met) == (1, 0)  # the other way round nothing can be different
-    elsewhere = check(case, IMPLEMENTATION, torch.device("cuda"), "raced")
+    elsewhere = check(case, IMPLEMENTATION, torch.device("cuda"), Sweep.RACED)
     assert (elsewhere.status, elsewhere.reason) == ("not checked", "the race detector lives in the interpreter")

@@ -10,7 +10,7 @@ import torch
 
 from corpus.case import Batch, Case, Optimizer, Table, Values
 from oracles.adapters.torch_reference import IMPLEMENTATION
-from oracles.check import check
+from oracles.check import Status, check
 from oracles.implementation import Backward, LeftRowGradients, Trace
 from tests.suite.test_judge import Spoiled, bump
 
@@ -105,7 +105,7 @@ def test_the_right_trace_passes_in_any_order() -> None:
 def test_a_spoiled_trace_fails(name: str) -> None:
     spoil, headline = SPOILS[name]
     verdict = check(CASE, Spoiled(spoil), CPU)
-    assert verdict.status == "failed"
+    assert verdict.status is Status.FAILED
     assert headline in verdict.findings[0].headline
 
 

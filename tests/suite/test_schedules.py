@@ -18,7 +18,7 @@ from corpus.case import Batch, Case, CaseError, Optimizer, Table
 from corpus.store import from_json, to_json
 from oracles import interpreter
 from oracles.adapters.kernels import IMPLEMENTATION, TbeKernels
-from oracles.check import check
+from oracles.check import Status, Sweep, check
 from oracles.report import size
 from oracles.shrink import shrink
 from tests.mutants.fault import Fault
@@ -73,7 +73,7 @@ def made(seed: int, count: int) -> list[tuple[int, ...]]:
 def test_fault_of_the_countdown_shows_and_shrinks(fault: Fault, seed: int) -> None:
     package = plant(*fault.edits)
     explored = explore(TWO_CHUNKS, made(seed, FEW), package)
-    assert explored.verdict.status == "failed", f"not found in {FEW} schedules"
+    assert explored.verdict.status is Status.FAILED, f"not found in {FEW} schedules"
     assert explored.verdict.case.schedule
     assert not explored.verdict.findings[0].raised, explored.verdict.findings[0].headline
     if seed > 1:
@@ -84,21 +84,21 @@ def test_fault_of_the_countdown_shows_and_shrinks(fault: Fault, seed: int) -> No
         f"\n{fault.name}: {explored.schedules} schedules ({explored.what}), shrunk in "
         f"{time.perf_counter() - begin:.1f} s: {small.findings[0].headline}\n  {small.case}"
     )
-    assert small.status == "failed"
+    assert small.status is Status.FAILED
     assert size(small.case)[:2] == (1, 1)
     assert -(-size(small.case)[2] // small.case.routing.get("chunk_size", 256)) == 2
     assert 0 < len(small.case.schedule) <= 8
     # Replayed from its file it fails again, and the true kernel passes it.
     again, _ = from_json(to_json(small.case, "a schedule"))
-    assert check(again, TbeKernels(package), CPU, "own").status == "failed"
-    assert check(again, IMPLEMENTATION, CPU, "own").status == "passed"
+    assert check(again, TbeKernels(package), CPU, Sweep.OWN).status is Status.FAILED
+    assert check(again, IMPLEMENTATION, CPU, Sweep.OWN).status is Status.PASSED
 
 
 def test_the_true_kernel_passes_every_schedule() -> None:
     schedules = seconds = launches = 0.0
     for seed, case in enumerate(TRUE):
         explored = explore(case, made(100 + seed, MANY // 2 if case is TWO_CHUNKS else MANY // (2 * len(TRUE) - 2)))
-        assert explored.verdict.status == "passed", (explored.what, explored.verdict.case)
+        assert explored.verdict.status is Status.PASSED, (explored.what, explored.verdict.case)
         schedules, seconds = schedules + explored.schedules, seconds + explored.seconds
         launches += explored.launches
     print(f"\n{schedules:.0f} schedules, {schedules / seconds:.0f} a second")
@@ -121,7 +121,7 @@ def test_a_hundred_schedules_a_second() -> None:
 def test_a_schedule_is_part_of_the_case(schedule: tuple[int, ...]) -> None:
     case = dataclasses.replace(TRUE[1], schedule=schedule)
     assert from_json(to_json(case, ""))[0] == case
-    assert check(case, IMPLEMENTATION, CPU, "own").status == "passed"
+    assert check(case, IMPLEMENTATION, CPU, Sweep.OWN).status is Status.PASSED
 
 
 def test_a_schedule_of_negative_choices_is_no_case() -> None:

@@ -14,7 +14,7 @@ from corpus.case import Batch, Case, Table
 from corpus.store import load, save
 from oracles import shrink
 from oracles.adapters.torch_reference import IMPLEMENTATION as RIGHT
-from oracles.check import Verdict, check
+from oracles.check import Status, Sweep, Verdict, check
 from oracles.implementation import Trace
 from oracles.report import size
 from tests.programs.broken import IMPLEMENTATION
@@ -26,8 +26,8 @@ CASE = Case((Table(5, 8), Table(3, 4)), (0, 1), (Batch((((1, 2), (3,)), ((), (0,
 @pytest.fixture
 def found() -> Verdict:
     """A failure on a case that can be made smaller."""
-    verdict = check(CASE, IMPLEMENTATION, CPU, "own")
-    assert verdict.status == "failed"
+    verdict = check(CASE, IMPLEMENTATION, CPU, Sweep.OWN)
+    assert verdict.status is Status.FAILED
     return verdict
 
 
@@ -93,4 +93,4 @@ def test_where_nothing_can_be_written_the_report_holds_the_case(
     assert sum(line.startswith("  Case(tables=") for line in text) == 1
     assert not any(line.startswith(("Saved:", "Reproduce:")) for line in text)
     assert list(inbox.iterdir()) == []
-    assert check(CASE, RIGHT, CPU, "own", journal=True).status == "passed"  # and what is right passes
+    assert check(CASE, RIGHT, CPU, Sweep.OWN, journal=True).status is Status.PASSED  # and what is right passes
