@@ -134,7 +134,11 @@ class _TraceJudge:
         """FATAL has to raise, name the right place and leave every bit as it was."""
         if self.trace.refusal != batch.effective.refusal or not isinstance(step, Backward):
             return [Finding(f"the bounds check gave {self.trace.refusal}, expected {batch.effective.refusal}")]
-        return [f for name, old, new in self._quantities(step) for f in compare_bits(f"{name} after refusal", old, new)]
+        return [
+            finding
+            for quantity, t, old, new in self._quantities(step)
+            for finding in compare_bits(f"{quantity}[t={t}] after refusal", old, new)
+        ]
 
     def _forward(self, batch: ReferenceBatch, step: Forward) -> list[Finding]:
         self.warnings += batch.effective.warnings
@@ -175,9 +179,8 @@ class _TraceJudge:
             findings.append(Finding("weights.grad is not None after a backward that updates the weights itself"))
         if step.iterations is not None and step.iterations != self.backwards:
             findings.append(Finding(f"iter = {step.iterations}, expected {self.backwards}"))
-        for name, old, new in self._quantities(step):
-            table = expected.tables[int(name.split("=")[1].rstrip("]"))]
-            findings += self._rows(step, name, table, old, new)
+        for quantity, t, old, new in self._quantities(step):
+            findings += self._rows(step, quantity, t, expected.tables[t], old, new)
         findings += self._row_gradients(step, expected)
         findings += self._psw(step, expected.psw_gradient)
         if self.case.stochastic_rounding and not findings:
@@ -219,9 +222,11 @@ class _TraceJudge:
             self.case, self.judge.tracked, expected, step.row_gradients, self._tally("row_gradients")
         )
 
-    def _rows(self, step: Backward, name: str, table: ExpectedRows, old: Tensor, new: Tensor) -> list[Finding]:
+    def _rows(
+        self, step: Backward, quantity: str, t: int, table: ExpectedRows, old: Tensor, new: Tensor
+    ) -> list[Finding]:
         """Untouched rows keep every bit; touched ones are what a step allows."""
-        quantity, t = name.split("[")[0], int(name.split("=")[1].rstrip("]"))
+        name = f"{quantity}[t={t}]"
         untouched = torch.ones(len(old), dtype=torch.bool)
         if self.steps:
             untouched[table.touched] = False
@@ -260,12 +265,12 @@ class _TraceJudge:
             headline, expected, have, lambda at: f"psw_gradient[{at[0]}]", self._tally("psw_gradient")
         )
 
-    def _quantities(self, step: Backward) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """(name, before, after) of each table's weights and of each of its states."""
+    def _quantities(self, step: Backward) -> Iterator[tuple[str, int, Tensor, Tensor]]:
+        """(quantity, table, before, after) of each table's weights and of each of its states."""
         for t in range(len(self.weights)):
-            yield f"weights[t={t}]", self.weights[t], step.weights[t]
+            yield "weights", t, self.weights[t], step.weights[t]
             for name, before in self.state[t].items():
-                yield f"{name}[t={t}]", before, step.state[t][name]
+                yield name, t, before, step.state[t][name]
 
     def _tally(self, quantity: str, route: str = "") -> Sharpness:
         route = route if quantity in ("forward", "psw_gradient") else self.route
