@@ -7,11 +7,15 @@ non-linear optimizer. Where a compiler may fuse a multiplication into an additio
 
 Ends are fp32 numbers held in fp64. For those, one fp64 operation followed by a rounding to fp32 is the correctly
 rounded fp32 operation (+, -, *, / and sqrt; 53 >= 2 * 24 + 2), so ends that are points are exact.
+
+Inside `rounding_optional` an operation may also leave its result as it is, which covers what fp64 makes of a formula.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +27,19 @@ FORMATS = {
     torch.float16: (11, -14, torch.finfo(torch.float16).max),
     torch.bfloat16: (8, -126, torch.finfo(torch.bfloat16).max),
 }
+
+
+_OPTIONAL: ContextVar[bool] = ContextVar("rounding is optional", default=False)
+
+
+@contextmanager
+def rounding_optional() -> Iterator[None]:
+    """Each result of an operation is the fp32 number, or the number before rounding, or any between the two."""
+    token = _OPTIONAL.set(True)
+    try:
+        yield
+    finally:
+        _OPTIONAL.reset(token)
 
 
 def round_to(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -90,7 +107,8 @@ class Interval:
 
     def rounded(self, dtype: torch.dtype) -> Interval:
         """After one correct rounding to `dtype`."""
-        return Interval(round_to(self.lo, dtype), round_to(self.hi, dtype))
+        result = Interval(round_to(self.lo, dtype), round_to(self.hi, dtype))
+        return result.union(self) if _OPTIONAL.get() else result
 
     def rounded_stochastically(self, dtype: torch.dtype) -> Interval:
         """After one stochastic rounding to `dtype`: of a point, its two neighbours, with nothing between them."""
@@ -216,7 +234,7 @@ def _rounded_outward(lo: Tensor, hi: Tensor) -> Interval:
     """Round ends that are one fp64 operation away from fp32 numbers; anything goes where only one end is NaN."""
     unknown = lo.isnan() != hi.isnan()
     lo, hi = lo.masked_fill(unknown, -torch.inf), hi.masked_fill(unknown, torch.inf)
-    return Interval(round_to(lo, torch.float32), round_to(hi, torch.float32))
+    return Interval(lo, hi).rounded(torch.float32)
 
 
 def _fused_add(product: Interval, c: Interval) -> Interval:

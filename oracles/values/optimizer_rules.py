@@ -37,6 +37,10 @@ class Step:
     weights: Interval
     state: dict[str, Interval]
 
+    def of(self, name: str) -> Interval:
+        """The weights, or a state."""
+        return self.weights if name == "weights" else self.state[name]
+
 
 @dataclass(frozen=True)
 class Taken:

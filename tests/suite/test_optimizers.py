@@ -202,6 +202,19 @@ def test_a_gradient_that_fp32_rounds_is_no_disagreement_where_terms_cancel() -> 
     assert float(after.state["momentum1"].hi) < -5.77e-7 * rate  # what is allowed is still made of fp32's gradient
 
 
+@pytest.mark.parametrize("name", ["LAMB", "PARTIAL_ROWWISE_LAMB"])
+def test_a_direction_of_which_fp32_leaves_nothing_is_no_disagreement(name: str) -> None:
+    """-1 / (1 + eps) + 0.5 * 2 is 0 in fp32, where the ratio is 1, and 1e-8 in fp64, where it is 2e8."""
+    w, g = torch.tensor([[2.0], [2.0]]).double(), torch.tensor([[-1.0], [-0.5]], dtype=torch.float64)
+    given = Optimizer(name, 1.0, weight_decay=0.5, eps=1e-8, beta1=0.0, beta2=0.0)
+    state = {"momentum1": torch.zeros_like(g), "momentum2": torch.zeros_like(g)}
+    state["momentum2"] = state["momentum2"][:, 0] if "momentum2" in RULES[name].per_row else state["momentum2"]
+    allowed = step(w, Interval.point(g), g, state, 1.0, given).weights
+    assert torch.equal(allowed.lo, w) and torch.equal(allowed.hi, w)  # what is allowed is fp32's, and exact
+    real, _ = real_step(w, g, state, 1.0, given)
+    assert float(real[0]) == pytest.approx(0.0, abs=1e-6)
+
+
 @pytest.mark.parametrize(("name", "mode", "decay"), MODES)
 def test_a_gradient_that_is_not_the_one_allowed_is_noticed(name: str, mode: str, decay: float) -> None:
     w, g = rows(4, 8)
