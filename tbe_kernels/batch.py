@@ -189,3 +189,20 @@ def locate_slot(places, bucket_list, features, D_offsets, slot, B, total_D):
         bag = feature.to(tl.int64) * B + sample
         start = sample * total_D + tl.load(D_offsets + feature)
     return bag, feature, start
+
+
+@triton.jit
+def locate_bag(
+    places, bucket_list, features, weights, weights_offsets, D_offsets, offsets, slot, B, total_D, ALIGN: tl.constexpr
+):
+    """What a kernel that walks a bucket's bags needs of one of them.
+
+    (bag, feature, D, the first element of its table, that of its output, its first lookup, the end of its lookups)
+    """
+    bag, feature, element = locate_slot(places, bucket_list, features, D_offsets, slot, B, total_D)
+    D = tl.load(D_offsets + feature + 1) - tl.load(D_offsets + feature)
+    D = tl.multiple_of(D, ALIGN)
+    table = weights + tl.multiple_of(tl.load(weights_offsets + feature), ALIGN)
+    first = tl.load(offsets + bag).to(tl.int64)
+    last = tl.load(offsets + bag + 1).to(tl.int64)
+    return bag, feature, D, table, tl.multiple_of(element, ALIGN), first, last

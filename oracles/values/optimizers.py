@@ -47,7 +47,7 @@ def step(w: Tensor, g: Interval, center: Tensor, state: State, lr: float, given:
     weights, after = real_step(w, center, state, lr, given, iteration)
     real = {"weights": (w, weights)} | {name: (state[name], value) for name, value in after.items()}
     if any(_differ(result.of(name), *pair).any() for name, pair in real.items()):
-        # Where terms cancel, what fp32 rounds away is all that fp64 has left: the rule again, with and without rounding.
+        # Where terms cancel, all that fp64 has left may be what fp32 rounds away: the rule with rounding optional.
         with rounding_optional():
             both = Taken(w, g.union(Interval.point(center)), state, lr, given, iteration)
             unrounded = rule(both)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tbe_kernels.aot.variants import Variants
 from tbe_kernels.backward.rows import clipped
-from tbe_kernels.batch import LookupBatch, locate_slot
+from tbe_kernels.batch import LookupBatch, locate_bag
 from tbe_kernels.observe import took
 from tbe_kernels.tables import EmbeddingTables
 
@@ -51,13 +51,10 @@ def psw_gradient_kernel(
     lanes = tl.arange(0, GATHER)
     for start in range(tl.program_id(0) * bags_per_program, slots, tl.num_programs(0) * bags_per_program):
         for slot in range(start, tl.minimum(start + bags_per_program, slots)):
-            bag, feature, element = locate_slot(places, bucket_list, features, D_offsets, slot, B, total_D)
-            D = tl.load(D_offsets + feature + 1) - tl.load(D_offsets + feature)
-            D = tl.multiple_of(D, ALIGN)
-            table = weights + tl.multiple_of(tl.load(weights_offsets + feature), ALIGN)
-            grad_row = grad_output + tl.multiple_of(element, ALIGN)
-            first = tl.load(offsets + bag).to(tl.int64)
-            last = tl.load(offsets + bag + 1).to(tl.int64)
+            _, feature, D, table, element, first, last = locate_bag(
+                places, bucket_list, features, weights, weights_offsets, D_offsets, offsets, slot, B, total_D, ALIGN
+            )
+            grad_row = grad_output + element
             for place in range(first, last, GATHER):
                 at = place + lanes  # [GATHER]
                 index = tl.load(indices + at, mask=at < last, other=-1).to(tl.int64)

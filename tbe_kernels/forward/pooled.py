@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tbe_kernels.aot.variants import Variants
-from tbe_kernels.batch import LookupBatch, locate_slot
+from tbe_kernels.batch import LookupBatch, locate_bag
 from tbe_kernels.forward.bounds_check import BoundsCheck, report_bad
 from tbe_kernels.observe import took
 from tbe_kernels.spec import PoolingMode
@@ -53,13 +53,10 @@ def pooled_forward_kernel(
     lanes = tl.arange(0, GATHER)
     for start in range(tl.program_id(0) * bags_per_program, slots, tl.num_programs(0) * bags_per_program):
         for slot in range(start, tl.minimum(start + bags_per_program, slots)):
-            bag, feature, element = locate_slot(places, bucket_list, features, D_offsets, slot, B, total_D)
-            D = tl.load(D_offsets + feature + 1) - tl.load(D_offsets + feature)
-            D = tl.multiple_of(D, ALIGN)
-            table = weights + tl.multiple_of(tl.load(weights_offsets + feature), ALIGN)
-            out_row = output + tl.multiple_of(element, ALIGN)
-            first = tl.load(offsets + bag).to(tl.int64)
-            last = tl.load(offsets + bag + 1).to(tl.int64)
+            bag, feature, D, table, element, first, last = locate_bag(
+                places, bucket_list, features, weights, weights_offsets, D_offsets, offsets, slot, B, total_D, ALIGN
+            )
+            out_row = output + element
             for tile in range(0, D, BLOCK_D):
                 columns = tile + tl.arange(0, BLOCK_D)
                 inside = columns < D

@@ -15,7 +15,7 @@ _FUSED, _FUSED_PATH = "backward/long_run_fused.py", "backward.long_run.fused"
 BOUNDS = (
     Fault(
         "one past the end of the offsets is read",
-        "forward/pooled.py",
+        "batch.py",
         "last = tl.load(offsets + bag + 1).to(tl.int64)",
         "last = tl.load(offsets + bag + 1).to(tl.int64) + tl.load(offsets + bag + 2).to(tl.int64) * 0",
         "forward.pooled",

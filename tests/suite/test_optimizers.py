@@ -210,7 +210,8 @@ def test_a_direction_of_which_fp32_leaves_nothing_is_no_disagreement(name: str) 
     state = {"momentum1": torch.zeros_like(g), "momentum2": torch.zeros_like(g)}
     state["momentum2"] = state["momentum2"][:, 0] if "momentum2" in RULES[name].per_row else state["momentum2"]
     allowed = step(w, Interval.point(g), g, state, 1.0, given).weights
-    assert torch.equal(allowed.lo, w) and torch.equal(allowed.hi, w)  # what is allowed is fp32's, and exact
+    assert torch.equal(allowed.lo, w)  # what is allowed is fp32's, and exact
+    assert torch.equal(allowed.hi, w)
     real, _ = real_step(w, g, state, 1.0, given)
     assert float(real[0]) == pytest.approx(0.0, abs=1e-6)
 
