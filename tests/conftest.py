@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests import independent, profiles
+from tests import profiles
 from tests.record import RECORD, Record
-
-independent.install()
 
 profiles.register()
 

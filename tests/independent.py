@@ -1,34 +1,37 @@
-"""Examples that are drawn independently of each other, and of what else the process has loaded.
+"""A Hypothesis backend whose examples are drawn independently of each other, and of what else the process has loaded.
 
 Hypothesis lets each example be followed by up to five copies of it in which one part replaces another, so that values
 repeat more often than by accident. The strategies here repeat ids, shapes and batches on purpose, and a case costs up
-to a second in the interpreter: five more of nearly the same case are five cases not seen. Of 260 examples for the
-backward from counts, 24 had several products, of only six shapes; drawn independently, 24 of 24.
+to a second in the interpreter: five more of nearly the same case are five cases not seen. A backend of one's own is
+asked for each example anew.
 
-It also mixes in constants that it reads in the source of every local module loaded so far. So a derandomised run drew
-other examples after other tests, and of two runs over all mutants one found a fault that the other did not.
+It also mixes in constants: its own, and those that it reads in the source of every local module loaded so far. So a
+derandomised run drew other examples after other tests, and of two runs over all mutants one found a fault that the
+other did not. Here no constants are mixed in; the strategies name theirs.
 
-There are no settings for these; they are one method and one function of Hypothesis. Where that no longer is so,
-`tests/suite/test_strategies.py` fails.
+Other than Hypothesis's own backend this one does not notice when a test has few distinct inputs: it runs them again.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-from hypothesis.internal.conjecture import providers
-from hypothesis.internal.conjecture.engine import ConjectureRunner
-from hypothesis.internal.constants_ast import Constants
+from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, HypothesisProvider
 
-COPIES, CONSTANTS = "generate_mutations_from", "_get_local_constants"
-COPYING, READING = getattr(ConjectureRunner, COPIES), getattr(providers, CONSTANTS)
-
-
-def install() -> None:
-    """No such copies and no such constants from now on, in this process."""
-    setattr(ConjectureRunner, COPIES, _no_copies)
-    setattr(providers, CONSTANTS, Constants)
+#: What to name in `settings(backend=...)`.
+BACKEND = "independent"
+#: The one method of Hypothesis's that is replaced though it is private.
+CONSTANTS = "_maybe_draw_constant"
 
 
-def _no_copies(runner: ConjectureRunner, data: Any) -> None:
-    """Instead of the copies of one example."""
+class IndependentProvider(HypothesisProvider):
+    """Draws as Hypothesis does, without its constants."""
+
+    def _maybe_draw_constant(self, *args: Any, **kwargs: Any) -> None:
+        """No constant, ever."""
+
+
+AVAILABLE_PROVIDERS[BACKEND] = IndependentProvider
+if not hasattr(HypothesisProvider, CONSTANTS):
+    print(f"This Hypothesis has no {CONSTANTS}: examples depend on which modules are loaded.", file=sys.stderr)

@@ -13,11 +13,13 @@ from typing import Any
 from hypothesis import Phase, Verbosity, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+from tests.independent import BACKEND
+
 REMEMBERED = DirectoryBasedExampleDatabase(Path(__file__).parents[1] / ".hypothesis" / "examples")
 SEARCH = (Phase.explicit, Phase.reuse, Phase.generate)
 #: What all profiles have in common.
 COMMON: dict[str, Any] = {
-    "backend": "hypothesis",
+    "backend": BACKEND,
     "deadline": None,
     "print_blob": False,
     "report_multiple_bugs": True,

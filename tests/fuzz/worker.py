@@ -24,8 +24,8 @@ from oracles.implementation import Implementation
 from oracles.replay import attribute
 from strategies.cases import cases
 from tbe_kernels.paths import PATHS, KernelPath
-from tests import independent
 from tests.fuzz.sorting import Sorter, checked
+from tests.independent import BACKEND
 from tests.record import Record
 
 #: Cases of a path before it is the next one's turn: a few seconds.
@@ -36,6 +36,8 @@ STEP = 7
 REPORT = 0.5
 
 DRAWING = settings(
+    backend=BACKEND,
+    derandomize=False,
     max_examples=TURN,
     phases=(Phase.generate,),
     database=None,
@@ -70,7 +72,6 @@ READY, DONE = "ready", "done"
 def work(task: Task, number: int, life: int, parent: Connection) -> None:
     """The life of a worker. Its parent hears READY, `Progress` and `Failure`s, and DONE; it says stop, or is gone."""
     corpus.store.INBOX = task.inbox
-    independent.install()
     interpreter.install()
     worker = Worker(attribute(task.impl), task.sweep, parent)
     with suppress(BrokenPipeError):  # the parent is gone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, find, given, settings
+from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
+from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.errors import NoSuchExample
 from hypothesis.internal.conjecture import providers
 
@@ -27,8 +29,11 @@ from strategies.regions import AIMED, REGIONS
 from strategies.routing import GPU
 from tbe_kernels.paths import PATHS
 from tests import independent
+from tests.independent import BACKEND
 
-search = settings(max_examples=3000, derandomize=True, database=None, deadline=None)
+search = settings(max_examples=3000, derandomize=True, database=None, deadline=None, backend=BACKEND)
+#: The same from Hypothesis's own backend.
+plain = settings(search, backend="hypothesis")
 
 
 @pytest.mark.parametrize("region", REGIONS)
@@ -59,11 +64,11 @@ def test_cases_aimed_at_a_path_meet_its_needs(path) -> None:
     check()
 
 
-def bags_alike() -> int:
+def bags_alike(profile: settings) -> int:
     """How many of 200 cases for one path have the bags of another one."""
     drawn: list[str] = []
 
-    @settings(search, max_examples=200)
+    @settings(profile, max_examples=200)
     @given(cases(path=PATHS[0]))
     def note(case: Case) -> None:
         drawn.append(str([batch.features for batch in case.batches]))
@@ -72,21 +77,22 @@ def bags_alike() -> int:
     return sum(times for times in Counter(drawn).values() if times > 1)
 
 
-def test_examples_are_drawn_independently(monkeypatch) -> None:
+def test_examples_are_drawn_independently() -> None:
     """Small cases meet by accident; with Hypothesis's copies, four cases of five are like another."""
-    assert bags_alike() < 40
-    monkeypatch.setattr(independent.ConjectureRunner, independent.COPIES, independent.COPYING)
-    assert bags_alike() > 120
+    assert bags_alike(search) < 10
+    assert bags_alike(plain) > 120
 
 
-def integers_after_loading(directory: Path, monkeypatch: pytest.MonkeyPatch, *constants: int) -> set[int]:
+def integers_after_loading(
+    profile: settings, directory: Path, monkeypatch: pytest.MonkeyPatch, constants: tuple[int, ...]
+) -> set[int]:
     """Integers drawn once a local module with these constants is loaded."""
     (directory / "loaded.py").write_text(f"KNOWN = {constants}\n")
     monkeypatch.syspath_prepend(str(directory))
     monkeypatch.setitem(sys.modules, "loaded", importlib.import_module("loaded"))
     drawn: set[int] = set()
 
-    @settings(search, max_examples=500)
+    @settings(profile, max_examples=500)
     @given(st.integers(0, 2**60))
     def note(number: int) -> None:
         drawn.add(number)
@@ -98,11 +104,42 @@ def integers_after_loading(directory: Path, monkeypatch: pytest.MonkeyPatch, *co
 def test_examples_do_not_depend_on_what_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    constants = tuple(range(3**30, 3**30 + 300))
-    assert not integers_after_loading(tmp_path, monkeypatch, *constants) & set(constants)
-    monkeypatch.setattr(providers, independent.CONSTANTS, independent.READING)
     request.addfinalizer(providers.CONSTANTS_CACHE.cache.clear)
-    assert integers_after_loading(tmp_path, monkeypatch, *constants) & set(constants)
+    constants = tuple(range(3**30, 3**30 + 300))
+    assert integers_after_loading(plain, tmp_path, monkeypatch, constants) & set(constants)
+    # Not even by what Hypothesis's own backend has kept of them.
+    assert not integers_after_loading(search, tmp_path, monkeypatch, constants) & set(constants)
+
+
+def test_a_hypothesis_that_mixes_constants_otherwise_is_noticed_in_one_line() -> None:
+    hidden = "from hypothesis.internal.conjecture import providers as p; del p.HypothesisProvider._maybe_draw_constant"
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{hidden}; import tests.independent"], capture_output=True, text=True, check=True
+    )
+    assert ran.stderr.count("\n") == 1
+    assert independent.CONSTANTS in ran.stderr
+
+
+@pytest.mark.parametrize("failing", [search, plain], ids=["independent", "plain"])
+def test_what_fails_is_shrunk_and_kept(failing: settings, tmp_path: Path) -> None:
+    """As with Hypothesis's own backend: the least failing example, and from the database at once when run again."""
+    seen: list[int] = []
+
+    kept = DirectoryBasedExampleDatabase(tmp_path)
+
+    @settings(failing, derandomize=False, database=kept, max_examples=300, phases=tuple(Phase))
+    @given(st.integers(0, 10**6))
+    def fail(number: int) -> None:
+        seen.append(number)
+        assert number < 5000
+
+    with pytest.raises(AssertionError):
+        fail()
+    assert seen[-1] == 5000
+    seen.clear()
+    with pytest.raises(AssertionError):
+        fail()
+    assert seen[0] == 5000
 
 
 @pytest.mark.parametrize("limits", [None, GPU], ids=["interpreter", "gpu"])
