@@ -29,6 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--peer", default="", choices=("", *PEER_NAMES), help="measure a peer's way, or ours on all paths"
     )
+    parser.add_argument("--bank", default="", help="a bank of strangers (tests/mutants/strangers) instead of our own")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one a core)")
     parser.add_argument("--outcomes", type=Path, help="where they are kept (default: in .mutants, by code and terms)")
     parser.add_argument("--again", action="store_true", help="forget what is kept there")
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ["TRITON_INTERPRET"] = "1"
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-    from tests.mutants import ledger, side_by_side
+    from tests.mutants import ledger, side_by_side, strangers
     from tests.mutants.bank import bank
     from tests.mutants.equivalent import EQUIVALENT
     from tests.mutants.score import Terms, died, judged
@@ -52,8 +53,11 @@ def main(arguments: list[str] | None = None) -> int:
     if given.side_by_side:
         print("\n".join([*side_by_side.table(), *side_by_side.only_peers()]))
         return 0
-    stored = ledger.stored(given.peer)
-    everything = list(bank())
+    if given.bank not in ("", *strangers.NAMES):
+        parser.error(f"--bank: expected one of {', '.join(strangers.NAMES)}, got {given.bank}")
+    score = "-".join(filter(None, [given.bank, given.peer]))
+    stored = ledger.stored(score)
+    everything = strangers.bank(given.bank) if given.bank else bank()
     mutants = [
         m for m in everything if given.only in f"{m.id} {m.operator} {m.file}{' equivalent' * (m.id in EQUIVALENT)}"
     ]
@@ -83,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     for text in ledger.table(outcomes):
         print(text)
     if given.store:
-        ledger.store(outcomes, [m.id for m in everything], given.peer)
+        ledger.store(outcomes, [m.id for m in everything], score)
     if given.check:
         return ledger.compare(outcomes, stored)
     return int(any(o.status == "error" for o in outcomes))
