@@ -1,8 +1,8 @@
 """The one room that knows Triton's interpreter from inside (Triton 3.8 and 3.9).
 
 `install()` makes it faithful where it differs from a GPU (`casts`, `histograms`), makes it show what it hides
-(`poison`, the bounds in `memory`, `overflow`) and quick enough to fuzz in (`pace`). `races` and `schedules` watch, or
-steer, what the programs of a launch do to each other. `controls` then proves that each guard sees its fault.
+(`poison`, the bounds in `memory`, `overflow`, `hints`) and quick enough to fuzz in (`pace`). `races` and `schedules`
+watch, or steer, what the programs of a launch do to each other. `controls` then proves that each guard sees its fault.
 `install()` has to be called in an interpreting process (`TRITON_INTERPRET=1` before the first `import triton`). For
 coverage, `arcs` notes which lines of kernels run.
 """
@@ -48,7 +48,7 @@ def install() -> None:
     """Put the hooks in, once for the process. Raises RuntimeError in a process that compiles, or if a guard is dead."""
     if not interpreting():
         raise RuntimeError("the interpreter's hooks need TRITON_INTERPRET=1, set before triton is imported")
-    from oracles.interpreter import controls, launch, memory, overflow
+    from oracles.interpreter import controls, hints, launch, memory, overflow
     from oracles.interpreter.faithful import casts, histograms, poison
 
     if quick():
@@ -58,6 +58,7 @@ def install() -> None:
     casts.install()
     histograms.install()
     launch.install()
+    hints.install()
     overflow.install()
     memory.install()
     poison.install()  # decides what masked lanes hold before the access goes on to `memory`

@@ -75,6 +75,19 @@ def row_state(state, BARRIER: tl.constexpr):
     tl.store(state, value + 1.0)
 
 
+@triton.jit
+def told(out, x, n, FACTOR: tl.constexpr, GROUP: tl.constexpr, SAME: tl.constexpr, MOST: tl.constexpr):
+    """out = x[...], by every hint there is: n is a multiple of FACTOR, places come in groups, n is at most MOST."""
+    tl.assume(n <= MOST)
+    start = tl.multiple_of(n, FACTOR)
+    lanes = tl.arange(0, 8)
+    at = tl.max_contiguous(tl.multiple_of(start + lanes // 4 * 8 + lanes % 4, 4), GROUP)
+    row = tl.max_constancy(lanes // 4, SAME)
+    for step in range(0, 8, 4):
+        tl.store(out + tl.multiple_of(step, FACTOR), 0.0)
+    tl.store(tl.multiple_of(out, 4) + lanes, tl.load(x + at) + row)
+
+
 def _moves(fault: str) -> None:
     buffer = torch.arange(32.0)
     out, x = torch.zeros(8)[:6], buffer[8:14]
@@ -101,6 +114,10 @@ def _far_rows(fault: bool) -> None:
     far_rows[(1,)](torch.zeros(2), torch.zeros(4), rows, 2**12, False, 2)
 
 
+def _told(factor: int = 4, group: int = 4, same: int = 4, most: int = 4, n: int = 4) -> None:
+    told[(1,)](torch.zeros(8), torch.zeros(32), n, factor, group, same, most)
+
+
 def _add_up(atomic: bool) -> None:
     add_up[(2,)](torch.zeros(1), atomic)
 
@@ -124,6 +141,14 @@ BOUNDS: tuple[Control, ...] = (
     ("a masked load without other", "poison", lambda: _poisoned(True)),
     ("a wrapped address that is masked off", None, lambda: _far_rows(False)),
     ("a wrapped address", "overflow", lambda: _far_rows(True)),
+)
+HINTS: tuple[Control, ...] = (
+    ("hints that are true", None, _told),
+    ("a number that is no such multiple", "hints", lambda: _told(n=2, most=2)),
+    ("the variable of a loop that is no such multiple", "hints", lambda: _told(factor=8, n=8, most=8)),
+    ("groups that are longer than what is contiguous", "hints", lambda: _told(group=8)),
+    ("groups that are longer than what is the same", "hints", lambda: _told(same=8)),
+    ("an assumption that does not hold", "hints", lambda: _told(most=3)),
 )
 RACES: tuple[Control, ...] = (
     ("atomic adds", None, lambda: _add_up(True)),
@@ -151,6 +176,6 @@ def failures(controls: tuple[Control, ...], watch: Callable[[], AbstractContextM
 
 def verify() -> None:
     """Raise RuntimeError unless every guard sees what it has to see and nothing else."""
-    wrong = failures(BOUNDS, nullcontext) + failures(RACES, races.watching)
+    wrong = failures((*BOUNDS, *HINTS), nullcontext) + failures(RACES, races.watching)
     if wrong:
         raise RuntimeError(f"Triton {triton.__version__} disarms guards of the interpreter: " + "; ".join(wrong))

@@ -16,7 +16,7 @@ from tbe_kernels.optimizers import OPTIMIZERS
 from tbe_kernels.paths import PATHS
 from tests.mutants import FAULTS
 from tests.mutants.fault import Fault
-from tests.mutants.guarded import BOUNDS, COUNTDOWN, OVERFLOW, RACES, VALUES
+from tests.mutants.guarded import BOUNDS, COUNTDOWN, HINTS, OVERFLOW, RACES, VALUES
 from tests.mutants.operators import IN_KERNELS, ON_THE_HOST, Operator
 from tests.mutants.plant import SOURCE, Change, Splice
 
@@ -56,7 +56,7 @@ class Mutant:
 
 def bank() -> list[Mutant]:
     """Every mutant, in a fixed order."""
-    planted = (*FAULTS, *BOUNDS, OVERFLOW, *RACES, *COUNTDOWN, *VALUES)
+    planted = (*FAULTS, *BOUNDS, *HINTS, OVERFLOW, *RACES, *COUNTDOWN, *VALUES)
     return [
         *map(_by_hand, planted),
         *_sampled(_in_kernels(), MOST_IN_KERNELS),

@@ -1,7 +1,7 @@
 """Faults that a GPU shows at times and the interpreter never: each names the guard that has to see it.
 
-"bounds", "overflow" and "races" are the interpreter's own findings; "schedules" faults give wrong results, but only
-where programs interleave and their writes arrive late. (Poison shows as a wrong value: `faults` has its fault.)
+"bounds", "hints", "overflow" and "races" are the interpreter's own findings; "schedules" faults give wrong results, but
+only where programs interleave and their writes arrive late. (Poison shows as a wrong value: `faults` has its fault.)
 """
 
 from __future__ import annotations
@@ -47,6 +47,66 @@ OVERFLOW = Fault(
     "table + index.to(tl.int32)[:, None] * D + columns[None, :]",
     "forward.pooled",
     guard="overflow",
+)
+
+#: Nothing that a CPU computes depends on a hint.
+HINTS = (
+    Fault(
+        "a variable batch is promised the alignment of a plain one",
+        "forward/pooled.py",
+        "ALIGN=bucket.variable_alignment if bags.is_variable else bucket.alignment",
+        "ALIGN=bucket.alignment",
+        "forward.pooled.variable",
+        guard="hints",
+    ),
+    Fault(
+        "the gradient of psw promises the widest load there is",
+        "backward/psw_gradient.py",
+        "ALIGN=bucket.variable_alignment if bags.is_variable else bucket.alignment",
+        "ALIGN=16",
+        "backward.psw_gradient",
+        guard="hints",
+    ),
+    Fault(
+        "unpooled lookups promise where tables begin",
+        "forward/unpooled.py",
+        "tl.multiple_of(tl.load(weights_offsets + feature), ALIGN)",
+        "tl.multiple_of(tl.load(weights_offsets + feature), 8)",
+        "forward.unpooled",
+        guard="hints",
+    ),
+    Fault(
+        "a small table promises its width",
+        "forward/small_table.py",
+        "D = tl.multiple_of(tl.load(D_offsets + 1) - tl.load(D_offsets), ALIGN)",
+        "D = tl.multiple_of(tl.load(D_offsets + 1) - tl.load(D_offsets), 8)",
+        "forward.small_table",
+        guard="hints",
+    ),
+    Fault(
+        "short and long runs promise D",
+        "backward/rows.py",
+        "return feature, tl.multiple_of(D, ALIGN)",
+        "return feature, tl.multiple_of(D, 8)",
+        "backward.short_run",
+        guard="hints",
+    ),
+    Fault(
+        "gradient rows promise where they begin",
+        "backward/rows.py",
+        "start = tl.multiple_of(gradient_starts(lookups, at, live, D, B, total_D, ALIGN), ALIGN)",
+        "start = tl.multiple_of(gradient_starts(lookups, at, live, D, B, total_D, ALIGN), 8)",
+        "backward.long_run.atomic",
+        guard="hints",
+    ),
+    Fault(
+        "a step promises where rows begin",
+        "backward/rows.py",
+        "elements = tl.multiple_of(tl.load(rows.weights_offsets + feature) + row * D, ALIGN) + columns",
+        "elements = tl.multiple_of(tl.load(rows.weights_offsets + feature) + row * D, 8) + columns",
+        "backward.from_counts",
+        guard="hints",
+    ),
 )
 
 RACES = (

@@ -19,7 +19,7 @@ from oracles.interpreter.findings import GuardError
 from oracles.report import size
 from oracles.shrink import shrink
 from tests.mutants.fault import Fault
-from tests.mutants.guarded import BOUNDS, OVERFLOW, VALUES
+from tests.mutants.guarded import BOUNDS, HINTS, OVERFLOW, VALUES
 from tests.mutants.plant import plant
 from tests.mutants.search import CPU
 from tests.programs.hunt import hunt
@@ -129,7 +129,7 @@ def test_an_overflow_counts_where_it_reaches_an_address(row: int, dropped: bool)
         _wrap[(1,)](*run_plain, 2**12, 2, False)  # and the next launch is a new one
 
 
-@pytest.mark.parametrize("fault", [*BOUNDS, *VALUES], ids=lambda fault: fault.name.replace(" ", "-"))
+@pytest.mark.parametrize("fault", [*BOUNDS, *HINTS, *VALUES], ids=lambda fault: fault.name.replace(" ", "-"))
 def test_fault_is_seen_and_shrinks(fault: Fault) -> None:
     hunt(fault, TbeKernels(plant(*fault.edits)), fault.guard)
 

@@ -1,8 +1,8 @@
 """Banks of faults by strangers: readers of `tbe_kernels` who had seen neither the suite nor its faults.
 
 Each bank is a file of JSON, kept as it was found: a fault's name, its class, its edits (`old`, there once, becomes
-`new`), whether a CPU can show it or only a GPU, and the smallest input that does. `python -m tests.mutants --bank first`
-looks for them as it does for our own: on the paths that run a file which is changed.
+`new`), whether a CPU can show it or only a GPU, and the smallest input that does. They are looked for as our own are,
+on the paths that run a file which is changed: `python -m tests.mutants --bank first`.
 """
 
 from __future__ import annotations
