@@ -25,6 +25,11 @@ OPTIMIZERS = tuple(KINDS)
 #: How `grad_output` lies in memory: contiguous, one number for all, one row for all samples, columns first, every
 #: second column of a wider buffer, or contiguous one element past an aligned address.
 GRAD_LAYOUTS = ("contiguous", "expanded", "expanded_rows", "transposed", "sliced", "unaligned")
+#: How another argument lies in memory: every second element of a wider buffer, a column of a matrix, contiguous one
+#: element past an aligned address, or one number for all, where all are equal.
+INPUT_LAYOUTS = ("strided", "column", "unaligned", "expanded")
+#: The arguments that come in such layouts.
+INPUTS = ("indices", "offsets", "per_sample_weights", "feature_requires_grad")
 VALUE_MODES = ("exact", "general")
 
 
@@ -74,6 +79,8 @@ class Batch(_Terse):
 
     `psw`: with per-sample weights, and whether their gradient is asked for ("none", "given", "trained").
     `feature_requires_grad`: 0 for each feature whose per-sample weights want none; empty: all do.
+    `input_layouts`: (argument, layout) of each input that is not contiguous in memory of its own. Expanded per-sample
+    weights are all equal.
     `learning_rate`: set before this batch's backward; None leaves it. `offsets_edits`: (place, value) pairs written
     over the right offsets, for the bounds check to find.
     """
@@ -85,6 +92,11 @@ class Batch(_Terse):
     offsets_edits: tuple[tuple[int, int], ...] = ()
     batch_size_per_feature_per_rank: tuple[tuple[int, ...], ...] = ()
     feature_requires_grad: tuple[int, ...] = ()
+    input_layouts: tuple[tuple[str, str], ...] = ()
+
+    def layout_of(self, argument: str) -> str:
+        """How an input lies in memory."""
+        return dict(self.input_layouts).get(argument, "contiguous")
 
     @property
     def is_variable(self) -> bool:
@@ -232,6 +244,8 @@ def _problems(case: Case) -> Iterator[str]:
         ("values.mode", case.values.mode, VALUE_MODES),
         *(("batches.grad_layout", b.grad_layout, GRAD_LAYOUTS) for b in case.batches),
         *(("batches.psw", b.psw, ("none", "given", "trained")) for b in case.batches),
+        *(("batches.input_layouts", name, INPUTS) for b in case.batches for name, _ in b.input_layouts),
+        *(("batches.input_layouts", layout, INPUT_LAYOUTS) for b in case.batches for _, layout in b.input_layouts),
     )
     for name, value, menu in menus:
         if value not in menu:

@@ -23,12 +23,13 @@ WIDE_SPREAD = 24
 
 @dataclass
 class BatchTensors:
-    """The tensors of one batch, as a caller passes them. `grad_output` has the layout that the case asks for."""
+    """The tensors of one batch, as a caller passes them, each in the layout that the case asks for."""
 
     indices: Tensor  # [N]
     offsets: Tensor  # [bags + 1]
     per_sample_weights: Tensor | None  # fp32 [N]
     grad_output: Tensor  # in the shape of the output, see `output_places`
+    feature_requires_grad: Tensor | None = None  # int32 [T]
 
 
 @dataclass
@@ -120,12 +121,18 @@ def _sample(feature: Sampled, rows: int, stream: int) -> tuple[np.ndarray, np.nd
 def batch_tensors(case: Case, batch: int, device: torch.device) -> BatchTensors:
     """The tensors of one batch on `device`."""
     given, (indices, offsets, weights, grad) = case.batches[batch], _batch_values(case, batch)
-    psw = None if weights is None else _place(weights, device).requires_grad_(given.psw == "trained")
+    wanted = torch.tensor(given.feature_requires_grad, dtype=torch.int32) if given.feature_requires_grad else None
+
+    def lay_out(name: str, values: Tensor | None) -> Tensor | None:
+        return None if values is None else _lay_out_input(values, given.layout_of(name), device)
+
+    psw = lay_out("per_sample_weights", weights)
     return BatchTensors(
-        indices=_place(indices, device),
-        offsets=_place(offsets, device),
-        per_sample_weights=psw,
+        indices=_lay_out_input(indices, given.layout_of("indices"), device),
+        offsets=_lay_out_input(offsets, given.layout_of("offsets"), device),
+        per_sample_weights=None if psw is None else psw.requires_grad_(given.psw == "trained"),
         grad_output=_lay_out(grad, given.grad_layout, device),
+        feature_requires_grad=lay_out("feature_requires_grad", wanted),
     )
 
 
@@ -217,6 +224,22 @@ def _lay_out(grad: Tensor, layout: str, device: torch.device) -> Tensor:
     return _place(grad, device)
 
 
+def _lay_out_input(values: Tensor, layout: str, device: torch.device) -> Tensor:
+    """`[n]` in that layout. What lies between the elements is no argument: reading it shows."""
+    n = values.numel()
+    between = torch.nan if values.is_floating_point() else torch.iinfo(values.dtype).min
+    if layout == "expanded" and n and bool((values == values[0]).all()):
+        return _place(values[:1], device).expand(n)
+    if layout in ("strided", "column"):
+        width, at = (2, 0) if layout == "strided" else (3, 1)
+        wide = torch.full((n, width), between, dtype=values.dtype)
+        wide[:, at] = values
+        return _place(wide, device)[:, at]
+    if layout == "unaligned":
+        return _place(torch.cat((values.new_full((1,), between), values)), device)[1:]
+    return _place(values, device)
+
+
 def _psw_values(case: Case, count: int, batch: int) -> Tensor:
     values = case.values
     if isinstance(values, Carried):
@@ -224,6 +247,8 @@ def _psw_values(case: Case, count: int, batch: int) -> Tensor:
         assert carried is not None
         return carried
     bits = random_bits(values.seed, 2000 + batch, count)
+    if case.batches[batch].layout_of("per_sample_weights") == "expanded":
+        bits[:] = bits[:1]
     if values.mode == "exact":
         span = 2**values.psw_bits
         return torch.from_numpy(((bits % np.uint64(2 * span + 1)).astype(np.int64) - span).astype(np.float32) / 2)

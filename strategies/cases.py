@@ -14,6 +14,8 @@ from corpus.case import (
     BOUNDS_CHECK_MODES,
     DTYPES,
     GRAD_LAYOUTS,
+    INPUT_LAYOUTS,
+    INPUTS,
     INTEGERS,
     Bag,
     Batch,
@@ -160,6 +162,7 @@ def batches(
         learning_rate=draw(st.sampled_from((None, None, 0.5, 0.125))),
         batch_size_per_feature_per_rank=sizes,
         feature_requires_grad=draw(_wanted(len(features))),
+        input_layouts=draw(_layouts()),
     )
 
 
@@ -167,6 +170,13 @@ def _wanted(features: int) -> st.SearchStrategy[tuple[int, ...]]:
     """Which features want a gradient of their per-sample weights: usually nobody says."""
     some = st.lists(st.integers(0, 1), min_size=features, max_size=features).map(tuple)
     return st.one_of(*[st.just(())] * 4, some)
+
+
+def _layouts() -> st.SearchStrategy[tuple[tuple[str, str], ...]]:
+    """In two batches of three all inputs are contiguous."""
+    some = st.lists(st.sampled_from(("contiguous", *INPUT_LAYOUTS)), min_size=len(INPUTS), max_size=len(INPUTS))
+    pairs = some.map(lambda each: tuple(p for p in zip(INPUTS, each, strict=True) if p[1] != "contiguous"))
+    return st.one_of(*[st.just(())] * 2, pairs)
 
 
 @st.composite

@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from corpus.case import GRAD_LAYOUTS, OPTIMIZERS, Batch, Case, Sampled, bag_length, expand, samples_of
+from corpus.case import (
+    GRAD_LAYOUTS,
+    INPUT_LAYOUTS,
+    INPUTS,
+    OPTIMIZERS,
+    Batch,
+    Case,
+    Sampled,
+    bag_length,
+    expand,
+    samples_of,
+)
 from corpus.optimizers import KINDS
 from strategies import counted
 from strategies.routing import config_of
@@ -102,6 +113,10 @@ def _has_layout(layout: str) -> Region:
     return lambda case: any(batch.grad_layout == layout for batch in case.batches)
 
 
+def _has_input(argument: str, layout: str) -> Region:
+    return lambda case: any(batch.layout_of(argument) == layout for batch in case.batches)
+
+
 def _has_steps(optimizer: str, steps: int) -> Region:
     """So many backwards with an optimizer."""
     return lambda case: case.optimizer.name == optimizer and len(case.order) - len(set(case.order)) >= steps
@@ -162,6 +177,7 @@ REGIONS: dict[str, Region] = {
     "backwards in the opposite order": lambda c: c.order == (0, 1, 1, 0),
     "the learning rate changes between steps": lambda c: any(b.learning_rate for b in c.batches[1:]),
     **{f"a gradient that is {layout}": _has_layout(layout) for layout in GRAD_LAYOUTS[1:]},
+    **{f"{name} that are {layout}": _has_input(name, layout) for name in INPUTS for layout in INPUT_LAYOUTS},
     "weights and outputs of different types": lambda c: c.weights_dtype != c.output_dtype,
     "ids and offsets of different types": lambda c: c.indices_dtype != c.offsets_dtype,
     "infinities and NaNs": lambda c: c.values.specials,

@@ -60,6 +60,7 @@ class Record:
                 f"values {case.values.mode}",
                 f"rounding {'stochastic' if case.stochastic_rounding else 'to nearest'}",
                 *{f"gradient {b.grad_layout}" for b in case.batches},
+                *{f"input {layout}" for b in case.batches for _, layout in b.input_layouts},
                 *{f"per-sample weights {b.psw}" for b in case.batches},
             ]
         )

@@ -160,13 +160,12 @@ class Run:
     def arguments(self, number: int, tensors: BatchTensors) -> dict[str, Any]:
         """What the module is called with."""
         given = self.case.batches[number]
-        wanted = given.feature_requires_grad
         return {
             "indices": tensors.indices,
             "offsets": tensors.offsets,
             "per_sample_weights": tensors.per_sample_weights,
             "batch_size_per_feature_per_rank": given.batch_size_per_feature_per_rank or None,
-            "feature_requires_grad": torch.tensor(wanted, dtype=torch.int32, device=self.device) if wanted else None,
+            "feature_requires_grad": tensors.feature_requires_grad,
         }
 
     def look(self, number: int, psw: Tensor | None) -> Backward:

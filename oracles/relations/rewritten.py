@@ -43,12 +43,12 @@ def integers(case: Case) -> Pair | None:
 
 
 def layout(case: Case) -> Pair | None:
-    """A gradient that is expanded, transposed, sliced or at an odd address teaches what the same numbers do that lie
-    side by side.
+    """A gradient or an input that is expanded, transposed, sliced or at an odd address gives what the same numbers do
+    that lie side by side.
 
-    Applies if some gradient does not.
+    Applies if something does not.
     """
-    if all(batch.grad_layout == "contiguous" for batch in case.batches):
+    if all(batch.grad_layout == "contiguous" and not batch.input_layouts for batch in case.batches):
         return None
     tensors = [batch_tensors(case, k, CPU) for k in range(len(case.batches))]
     psw = [t.per_sample_weights for t in tensors]
@@ -59,7 +59,7 @@ def layout(case: Case) -> Pair | None:
         psw=tuple(None if weights is None else weights.detach() for weights in psw),
         gradients=tuple(t.grad_output.contiguous() for t in tensors),
     )
-    batches = tuple(replace(batch, grad_layout="contiguous") for batch in case.batches)
+    batches = tuple(replace(batch, grad_layout="contiguous", input_layouts=()) for batch in case.batches)
     return Pair(case, replace(case, batches=batches, values=values), lambda steps: steps, in_order=True)
 
 

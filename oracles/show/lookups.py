@@ -98,6 +98,8 @@ def _facts(case: Case, k: int, look: Look | None) -> Iterator[str]:
     unasked = [f for f, wanted in enumerate(given.feature_requires_grad) if not wanted]
     yield WEIGHTED[given.psw] + (f" but for f{ranges(unasked)}" if unasked else "")
     yield f"gradient {given.grad_layout}"
+    for name, layout in given.input_layouts:
+        yield f"{name} {layout}"
     if given.learning_rate is not None:
         yield f"learning rate {given.learning_rate} from its backward on"
     if given.is_variable:

@@ -108,6 +108,7 @@ FACTS: list[tuple[Case, str]] = [
     (change(psw="trained"), "per-sample weights trained, gradient"),
     (change(psw="trained", feature_requires_grad=(1, 0, 0)), "per-sample weights trained but for f1-2, gradient"),
     (change(grad_layout="transposed"), "gradient transposed"),
+    (change(input_layouts=(("indices", "strided"),)), "gradient contiguous, indices strided"),
     (change(learning_rate=0.5), "learning rate 0.5 from its backward on"),
     (change(batch_size_per_feature_per_rank=RANKS), "variable, bags by rank: f0 1 + 1; f1 2 + 0; f2 0 + 2"),
     (change(batch_size_per_feature_per_rank=RANKS), "f0 [] | [7 x 3] f1 [1, 2] [2] | no bags"),
