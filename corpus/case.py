@@ -30,7 +30,7 @@ GRAD_LAYOUTS = ("contiguous", "expanded", "expanded_rows", "transposed", "sliced
 INPUT_LAYOUTS = ("strided", "column", "unaligned", "expanded")
 #: The arguments that come in such layouts.
 INPUTS = ("indices", "offsets", "per_sample_weights", "feature_requires_grad")
-VALUE_MODES = ("exact", "general")
+VALUE_MODES = ("exact", "general", "edges")
 
 
 class CaseError(ValueError):
@@ -131,9 +131,11 @@ class Values(_Terse):
 
     "exact": integers of so many bits (weights, gradients) and halves (per-sample weights), so that sums come out exact.
     "general": random sign and mantissa, exponents uniform within `spread` binary orders around 1.
+    "edges": at ties of the types that sums and steps are rounded to, beside them, and at the ends of binades.
     `specials`: a few infinities and NaNs among weights and gradients. `scale`: weights and gradients times 2 ** scale.
     `largest`: the largest finite number of either sign among fp16 weights. `zero_rows`: about every other row of
-    weights, and of gradients, is zero.
+    weights, and of gradients, is zero. `psw_specials`: infinities, NaNs, zeros and subnormal numbers among per-sample
+    weights, most of them at lookups that are pruned.
     """
 
     mode: str = "exact"
@@ -146,6 +148,7 @@ class Values(_Terse):
     scale: int = 0
     largest: bool = False
     zero_rows: bool = False
+    psw_specials: bool = False
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,7 +1,7 @@
 """From a `Case` to its tensors: always the same ones, on any machine, whatever the versions of torch and numpy.
 
-Numbers come from a counter-based generator (splitmix64) over (seed, stream, place) instead of a library's, whose
-streams may change. Rows that no lookup names hold NaN or tell-tale numbers; gradients of empty bags hold NaN.
+Numbers are those of `corpus.numbers`. Rows that no lookup names hold NaN or tell-tale numbers; gradients of empty bags
+hold NaN.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from corpus.case import Case, CaseError, Sampled, Values, expand
+from corpus.numbers import edges, general, integers, plant_specials, random_bits, special_weights
 
 #: A table of more elements is filled only in the rows that are in use, and around them.
 DENSE_ELEMENTS = 2**22
@@ -66,16 +67,6 @@ class Carried(Values):
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
-
-
-def random_bits(seed: int, stream: int, count: int) -> np.ndarray:
-    """`count` random uint64, a function of (seed, stream, place) alone (splitmix64)."""
-    with np.errstate(over="ignore"):
-        x = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        x += np.uint64(seed * 0xD1342543DE82EF95 + stream * 0xA0761D6478BD642F & (2**64 - 1))
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -251,9 +242,15 @@ def _psw_values(case: Case, count: int, batch: int) -> Tensor:
         bits[:] = bits[:1]
     if values.mode == "exact":
         span = 2**values.psw_bits
-        return torch.from_numpy(((bits % np.uint64(2 * span + 1)).astype(np.int64) - span).astype(np.float32) / 2)
-    out = _general(bits, min(values.spread, 4))
-    out[bits % np.uint64(16) == 0] = 0.0  # a weight of zero still has a gradient
+        out = ((bits % np.uint64(2 * span + 1)).astype(np.int64) - span).astype(np.float32) / 2
+    elif values.mode == "edges":
+        out = np.array([1.0, -1.0, 0.5, 2.0, 0.0, -0.0], np.float32)[bits % np.uint64(6)]
+    else:
+        out = general(bits, min(values.spread, 4))
+        out[bits % np.uint64(16) == 0] = 0.0  # a weight of zero still has a gradient
+    if values.psw_specials:
+        ids, _ = ids_and_lengths(case, batch)
+        out = special_weights(out, bits, ids < 0)
     return torch.from_numpy(out)
 
 
@@ -267,10 +264,12 @@ def _grad_values(case: Case, number: int, ids: np.ndarray, lengths: np.ndarray) 
     seed = int(random_bits(values.seed, 1000 + number, 1)[0])
     bits = random_bits(seed, 0, int(np.prod(places.shape)))
     if values.mode == "exact":
-        grad = _integers(bits, values.grad_bits)
+        grad = integers(bits, values.grad_bits)
+    elif values.mode == "edges":
+        grad = edges(bits, case.weights_dtype, small=2)
     else:
         wide = values.spread >= WIDE_SPREAD and case.output_dtype == "float32"
-        grad = _general(bits, values.spread if wide else min(values.spread, 8))
+        grad = general(bits, values.spread if wide else min(values.spread, 8))
     grad = np.ldexp(grad, values.scale)
     if given.grad_layout.startswith("expanded"):
         return torch.from_numpy(grad.reshape(places.shape))
@@ -287,7 +286,7 @@ def _grad_values(case: Case, number: int, ids: np.ndarray, lengths: np.ndarray) 
         else:
             grad[part[lengths[bags] == 0]] = np.nan
     if values.specials and grad.size:
-        _plant_specials(grad, bits)
+        plant_specials(grad, bits)
     return torch.from_numpy(grad.reshape(places.shape))
 
 
@@ -325,38 +324,20 @@ def _table_rows(case: Case, number: int, used: np.ndarray) -> TableRows:
         rows = np.unique(near[(near >= 0) & (near < table.rows)])
     bits = random_bits(values.seed, number, len(rows) * table.dim)
     if values.mode == "exact":
-        numbers = _integers(bits, values.weight_bits)
+        numbers = integers(bits, values.weight_bits)
+    elif values.mode == "edges":
+        numbers = edges(bits, case.output_dtype if case.weights_dtype == "float32" else case.weights_dtype, small=4)
     else:
-        numbers = _general(bits, min(values.spread, 8 if case.weights_dtype == "float16" else 12))
+        numbers = general(bits, min(values.spread, 8 if case.weights_dtype == "float16" else 12))
     numbers = np.ldexp(numbers, values.scale).reshape(len(rows), table.dim)
     if values.largest and case.weights_dtype == "float16":
         largest = float(np.finfo(np.float16).max)
         numbers = np.where((bits % np.uint64(8) == 3).reshape(numbers.shape), np.copysign(largest, numbers), numbers)
     if values.specials and numbers.size:
-        _plant_specials(numbers, bits)
+        plant_specials(numbers, bits)
     if values.zero_rows:
         numbers[random_bits(values.seed, 4000 + number, len(rows)) % np.uint64(2) == 0] = 0.0
     unused = ~np.isin(rows, used)
     numbers[unused & (random_bits(values.seed, 3000 + number, len(rows)) % np.uint64(2) == 0)] = np.nan
     kept = torch.from_numpy(numbers).to(torch_dtype(case.weights_dtype))
     return TableRows(None if dense else torch.from_numpy(rows), kept)
-
-
-def _integers(bits: np.ndarray, width: int) -> np.ndarray:
-    """fp32 integers of either sign with magnitudes from 1 to `2 ** width - 1`."""
-    size = (bits >> np.uint64(8)) % np.uint64(max(2**width - 1, 1)) + np.uint64(1)
-    return np.where(bits & np.uint64(1), 1.0, -1.0).astype(np.float32) * size.astype(np.float32)
-
-
-def _general(bits: np.ndarray, spread: int) -> np.ndarray:
-    """fp32 numbers of either sign, mantissas uniform, exponents uniform from -spread to spread."""
-    exponent = ((bits >> np.uint64(32)) % np.uint64(2 * spread + 1)).astype(np.int64) - spread
-    mantissa = 1.0 + ((bits >> np.uint64(8)) & np.uint64(0x7FFFFF)).astype(np.float64) * 2.0**-23
-    return (np.where(bits & np.uint64(1), 1.0, -1.0) * np.ldexp(mantissa, exponent)).astype(np.float32)
-
-
-def _plant_specials(numbers: np.ndarray, bits: np.ndarray) -> None:
-    """Turn one element in 32 into an infinity or NaN."""
-    flat, chosen = numbers.reshape(-1), np.flatnonzero(bits % np.uint64(32) == 5)
-    kind = (bits[chosen] >> np.uint64(16)) % np.uint64(3)
-    flat[chosen] = np.select([kind == 0, kind == 1], [np.inf, -np.inf], np.nan)

@@ -1,4 +1,4 @@
-"""Values: exact mode with as many bits as the proof of exactness leaves room for, or general mode."""
+"""Values: exact mode with as many bits as the proof of exactness leaves room for, general mode, edges of roundings."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from corpus.optimizers import KINDS, NORMS
 #: Partial sums of integers below 2 ** 24 are exact in fp32.
 BITS = 24
 PSW_BITS = 2
+MODES = ("exact", "exact", "exact", "general", "general", "edges")
 
 
 def exact_bits(
@@ -45,6 +46,14 @@ def exact_bits(
     return max(1, weight_bits), max(1, grad_bits)
 
 
+def _specials_among_weights(batches: tuple[Batch, ...]) -> tuple[bool, ...]:
+    """Whether there may be specials: above all where they mean nothing, at lookups that are pruned."""
+    bags = [bag for b in batches if b.psw != "none" for f in b.features if not isinstance(f, Sampled) for bag in f]
+    if any(i < 0 for bag in bags for i in expand(bag)):
+        return (False, True)
+    return (False,) * 7 + (True,) if bags else (False,)
+
+
 @st.composite
 def values(
     draw: st.DrawFn,
@@ -56,16 +65,24 @@ def values(
     mean: bool,
     products: bool = False,
 ) -> Values:
-    """Exact two times out of three. `products`: rows may be added up by a matrix product, which spreads an infinity or
+    """Exact every second time. `products`: rows may be added up by a matrix product, which spreads an infinity or
     a NaN over what a sum keeps apart, and may lose small numbers beside large ones."""
-    mode = draw(st.sampled_from(("exact", "general") if products else ("exact", "exact", "general")))
+    mode = draw(st.sampled_from(("exact", "general", "edges") if products else MODES))
     seed = draw(st.integers(0, 2**16))
     # A norm of zero is a case of its own, and so is clipping an infinity or a NaN.
     one_in = 3 if products else 16 if optimizer.max_gradient is None else 4
     specials = draw(st.sampled_from((False,) * (one_in - 1) + (True,)))
     zero_rows = draw(st.sampled_from((False,) * (1 if KINDS[optimizer.name].columns == NORMS else 15) + (True,)))
+    psw_specials = draw(st.sampled_from(_specials_among_weights(batches)))
+    if mode == "edges":
+        return Values(mode, seed, specials=specials, zero_rows=zero_rows, psw_specials=psw_specials)
     if mode == "general":
         spread = draw(st.sampled_from((24, 4, 12, 24) if products else (4, 1, 8, 12, 24)))
-        return Values(mode, seed, spread=spread, specials=specials, zero_rows=zero_rows)
+        return Values(mode, seed, spread=spread, specials=specials, zero_rows=zero_rows, psw_specials=psw_specials)
     weight_bits, grad_bits = exact_bits(tables, features, batches, optimizer, mean)
-    return Values(mode, seed, weight_bits, grad_bits, PSW_BITS, specials=specials, zero_rows=zero_rows)
+    return Values(
+        *(mode, seed, weight_bits, grad_bits, PSW_BITS),
+        specials=specials,
+        zero_rows=zero_rows,
+        psw_specials=psw_specials,
+    )

@@ -59,14 +59,19 @@ def plainer_axes(case: Case) -> Candidates:
 
 def plainer_values(case: Case) -> Candidates:
     values = case.values
-    if values.mode == "general":
-        yield changed(case, values=Values(seed=values.seed, specials=values.specials, zero_rows=values.zero_rows))
+    if values.mode != "exact":
+        exact = Values(seed=values.seed)
+        yield changed(case, values=exact)
+        yield changed(case, values=replace(exact, specials=values.specials, zero_rows=values.zero_rows))
+        yield changed(case, values=replace(exact, psw_specials=values.psw_specials))
+    yield changed(case, values=replace(values, psw_specials=False))
     yield changed(case, values=replace(values, specials=False))
     yield changed(case, values=replace(values, zero_rows=False))
     yield changed(case, values=replace(values, seed=0))
     yield changed(case, values=replace(values, scale=0))
     yield changed(case, values=replace(values, largest=False))
-    for name in ("weight_bits", "grad_bits", "psw_bits") if values.mode == "exact" else ("spread",):
+    sizes = {"exact": ("weight_bits", "grad_bits", "psw_bits"), "general": ("spread",)}
+    for name in sizes.get(values.mode, ()):
         for smaller in range(1, getattr(values, name)):
             change: Any = {name: smaller}
             yield changed(case, values=replace(values, **change))

@@ -14,7 +14,7 @@ from torch import Tensor
 from corpus.optimizers import KINDS, NORMS, NOTHING, SQUARES
 from oracles.contract import run_lengths
 from oracles.relations.pieces import Pieces
-from oracles.values.tolerance import PRODUCT_PRECISION, grid
+from oracles.values.tolerance import LEAST, PRODUCT_PRECISION, grid
 
 
 def exact(terms: int, *factors: Tensor) -> bool:
@@ -25,7 +25,7 @@ def exact(terms: int, *factors: Tensor) -> bool:
     if terms <= 1:
         return True
     largest, step = _sizes(*factors)
-    return terms * largest <= 2.0**PRODUCT_PRECISION * step
+    return terms * largest <= 2.0**PRODUCT_PRECISION * step and step >= LEAST[torch.float32]
 
 
 def _sizes(*factors: Tensor) -> tuple[float, float]:

@@ -6,6 +6,7 @@ A relation compares two runs with each other, so neither has to be the very case
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from corpus.case import Batch, Case, Optimizer, Values, samples_of
 
@@ -18,13 +19,14 @@ def exact_values(case: Case) -> Case:
     values = case.values
     if values.mode == "exact":
         return case
-    return replace(case, values=Values(seed=values.seed, specials=values.specials, zero_rows=values.zero_rows))
+    kept: dict[str, Any] = {name: getattr(values, name) for name in ("specials", "zero_rows", "psw_specials")}
+    return replace(case, values=Values(seed=values.seed, **kept))
 
 
 def linear(case: Case) -> Case:
     """The case, made linear in its gradients: EXACT_SGD on fp32 weights, or NONE, without infinities."""
     case = exact_values(case)
-    case = replace(case, values=replace(case.values, specials=False, largest=False))
+    case = replace(case, values=replace(case.values, specials=False, largest=False, psw_specials=False))
     if case.optimizer.name == "NONE":
         return case
     optimizer = Optimizer("EXACT_SGD", RATE, max_gradient=case.optimizer.max_gradient)

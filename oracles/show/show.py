@@ -146,12 +146,16 @@ def _values(case: Case) -> Iterator[str]:
         yield f"gradients of {values.grad_bits}"
         if any(batch.psw != "none" for batch in case.batches):
             yield f"per-sample weights of {values.psw_bits}"
+    elif values.mode == "edges":
+        yield "edges: at and beside ties, and at the ends of binades"
     else:
         yield f"general: within {values.spread} binary orders of 1"
     if values.scale:
         yield f"times 2**{values.scale}"
     if values.specials:
         yield "infinities and NaNs among them"
+    if values.psw_specials:
+        yield "infinities, NaNs, zeros and subnormal numbers among the per-sample weights"
     if values.largest:
         yield "the largest fp16 numbers among the weights"
     if values.zero_rows:

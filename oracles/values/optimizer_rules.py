@@ -23,11 +23,9 @@ from corpus.case import Optimizer
 from oracles.values import interval as iv
 from oracles.values.interval import Interval
 from oracles.values.real_optimizers import AdamFamily, LarsSgd, NoStep, RowwiseAdagrad
-from oracles.values.tolerance import grid, sum_interval
+from oracles.values.tolerance import LEAST, grid, sum_interval
 
 State = dict[str, Tensor]
-#: The smallest fp32 number: squares below it round.
-LEAST = 2.0**-149
 
 
 @dataclass
@@ -104,7 +102,7 @@ def sum_of_squares(row: Interval) -> Interval:
     for end in (squares.lo, squares.hi):
         total = end.sum(dim=1)
         steps = grid(end, dim=1) if end.numel() else total
-        steps = torch.where(certain & (steps >= LEAST), steps, 0.0)
+        steps = torch.where(certain & (steps >= LEAST[torch.float32]), steps, 0.0)
         ends.append(sum_interval(total, total, terms, 1, steps, torch.float32))
     lo, hi = ends[0].lo, ends[1].hi
     return Interval(torch.where(lo == -torch.inf, lo, lo.clamp(min=0.0)), hi)  # a term of any size may be NaN

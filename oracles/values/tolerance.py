@@ -2,7 +2,8 @@
 
 Proof of exactness: if every term is a multiple of one power of two, the *grid*, and the sum of their absolute values is
 at most `2 ** precision` grids, then every partial sum, in any order and over any split into chunks, is a multiple of
-the grid of at most `precision` bits: nothing is ever rounded. The grid is read from the terms themselves, so the proof
+the grid of at most `precision` bits: nothing is ever rounded, if the grid is one that the type has: products of small
+numbers may lie on a finer one than its least subnormal number. The grid is read from the terms themselves, so the proof
 holds for any values; exact mode only chooses values for which it goes through.
 
 Bound otherwise: a sum of n terms after k roundings of each (a product, a division) is off by at most
@@ -41,6 +42,8 @@ PER_PRODUCT = 3
 PER_SPLIT_PRODUCT = 7
 SPLIT = 1
 TINY = {torch.float32: 2.0**-126, torch.float64: 2.0**-1022}
+#: The least numbers above 0; that of fp64 is out of reach of products of three fp32 numbers.
+LEAST = {torch.float32: 2.0**-149, torch.float64: 0.0}
 
 
 def grid(x: Tensor, dim: int | None = None) -> Tensor:
@@ -76,7 +79,7 @@ def sum_interval(
     `accumulator`: the type that holds partial sums. One term that is rounded once is exactly the rounded term.
     """
     precision = PRECISION[accumulator]
-    exact = magnitude <= 2.0**precision * step
+    exact = (magnitude <= 2.0**precision * step) & (step >= LEAST[accumulator])
     roundings = torch.clamp(terms - 1, min=0) + roundings_per_term
     radius = gamma(roundings, precision) * magnitude + terms * TINY[accumulator]
     single = (terms <= 1).expand_as(center) & (roundings_per_term <= 1)
@@ -91,7 +94,7 @@ def product_interval(
 
     Arguments as of `sum_interval`; at most `terms` products are not 0, and each may be cut `per_term` times.
     """
-    exact = magnitude <= 2.0**PRODUCT_PRECISION * step
+    exact = (magnitude <= 2.0**PRODUCT_PRECISION * step) & (step >= LEAST[torch.float32])
     radius = gamma(terms * per_term + roundings_per_term, PRODUCT_PRECISION) * magnitude
     radius = radius + per_term * terms * TINY[torch.float32]
     single = (terms <= 1).expand_as(center) & (roundings_per_term == 0)

@@ -75,6 +75,8 @@ def sum_gradients(
             count = tl.load(lookups.bag_counts + bag, mask=live, other=1).to(tl.float32)
             grads = tl.div_rn(grads, tl.broadcast_to(count[:, None], [GATHER, BLOCK_D]))
         total += tl.sum(grads, axis=0)
+    if lookups.per_sample_weights is not None:
+        total = tl.where(inside, total, 0.0)  # beyond D it is 0 times a weight, which may be an infinity
     return total
 
 

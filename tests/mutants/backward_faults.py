@@ -8,6 +8,14 @@ from tests.mutants.plant import Edit
 BACKWARD_FAULTS = (
     # Duplicates, runs, shared tables.
     Fault(
+        "lanes beyond D keep 0 times an infinite per-sample weight",
+        "backward/rows.py",
+        "total = tl.where(inside, total, 0.0)",
+        "total = total + 0.0",
+        "backward.short_run",
+        optimizers=("EXACT_ROWWISE_ADAGRAD", "PARTIAL_ROWWISE_ADAM", "LARS_SGD"),
+    ),
+    Fault(
         "a run of exactly the threshold is nobody's",
         "backward/plan.py",
         "(lengths >= config.long_run_threshold)",

@@ -46,6 +46,21 @@ FORWARD_FAULTS = (
     ),
     # Per-sample weights.
     Fault(
+        "the per-sample weight of a pruned id is multiplied by nothing",
+        "forward/pooled.py",
+        "rows *= tl.load(per_sample_weights + at, mask=live, other=0.0).to(ACCUMULATOR)[:, None]",
+        "rows *= tl.load(per_sample_weights + at, mask=at < last, other=0.0).to(ACCUMULATOR)[:, None]",
+        "forward.pooled",
+    ),
+    # Where roundings meet.
+    Fault(
+        "a sum in fp64 is rounded twice on its way to a narrow output",
+        "forward/pooled.py",
+        "total.to(output.dtype.element_ty), mask=inside)",
+        "total.to(tl.float32).to(output.dtype.element_ty), mask=inside)",
+        "forward.pooled",
+    ),
+    Fault(
         "psw gradient from the rows after the update",
         "functional.py",
         """        psw_gradient = None

@@ -76,7 +76,7 @@ GROUPS = {
             "psw_gradient_kernel",
             "unaligned pointers, and a vector access",
             Edit(
-                "backward/psw_gradient.py",
+                "batch.py",
                 "weights + tl.multiple_of(tl.load(weights_offsets + feature), ALIGN)",
                 "tl.multiple_of(weights + tl.load(weights_offsets + feature), 16)",
             ),
