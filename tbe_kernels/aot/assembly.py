@@ -135,6 +135,21 @@ def narrow_products(ttir: str) -> list[str]:
     return found
 
 
+def approximations(ttir: str) -> list[str]:
+    """Divisions and square roots in fp32 that Triton may round otherwise than correctly. Plain ones become `div.full`
+    and `sqrt.approx` in PTX; `tl.div_rn` and `tl.sqrt_rn` are `tt.precise_divf` and `tt.precise_sqrt` here. No rule
+    promises less, and nobody asks for a reciprocal.
+    """
+    plain = re.compile(r"(?:arith\.divf|math\.r?sqrt)\b.*: (?:tensor<[\dx]+x)?f32>?$")
+    return [operation for _, operation in _definitions(ttir) if plain.match(operation)]
+
+
+def ptx_approximations(ptx: str) -> list[str]:
+    """The same in PTX, whatever it came from."""
+    approximate = re.compile(r"\b(?:div\.(?:full|approx)|r?sqrt\.approx|rcp\.approx)\.")
+    return [line for line in lines(ptx) if approximate.search(line)]
+
+
 def _origin(name: str, definitions: Mapping[str, str]) -> str:
     """A value behind its copies to other shapes and widths."""
     copy = re.compile(r"(?:tt\.(?:splat|broadcast|expand_dims|reshape)|arith\.(?:ext|trunc)\w+) (%[\w$.#-]+)")
@@ -187,6 +202,8 @@ def findings(
     assembly = asm["ptx"] if is_ptx else asm["amdgcn"]
     wrong = [f"32-bit product of run-time numbers: {line}" for line in narrow_products(asm["ttir"])]
     wrong += [f"32-bit address: {line}" for line in ptx_narrow_addresses(assembly)] if is_ptx else []
+    wrong += [f"IR: not correctly rounded: {operation}" for operation in approximations(asm["ttir"])]
+    wrong += [f"PTX: not correctly rounded: {line}" for line in ptx_approximations(assembly)] if is_ptx else []
     found = atomics(assembly)
     if variants.atomics(arguments) and not found:
         wrong.append("expected atomics, found none")

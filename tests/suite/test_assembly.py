@@ -12,6 +12,7 @@ import torch
 from tbe_kernels.aot.assembly import (
     Resources,
     amd_countdown,
+    approximations,
     atomics,
     findings,
     gathered_bytes,
@@ -19,6 +20,7 @@ from tbe_kernels.aot.assembly import (
     most,
     narrow_products,
     parse_resource_usage,
+    ptx_approximations,
     ptx_countdown,
     ptx_narrow_addresses,
     ptx_vectors,
@@ -61,6 +63,40 @@ def without(text: str, line: str, count: int = 1) -> str:
     for _ in range(count):
         del kept[next(k for k, found in enumerate(kept) if line in found)]
     return "\n".join(kept)
+
+
+@pytest.mark.parametrize(
+    ("operation", "plain"),
+    [
+        ("arith.divf %a, %b : f32", True),
+        ("arith.divf %a, %b : tensor<4x128xf32>", True),
+        ("math.sqrt %a : tensor<128xf32>", True),
+        ("math.rsqrt %a : f32", True),
+        ("tt.precise_divf %a, %b : tensor<128xf32>", False),
+        ("tt.precise_sqrt %a : f32", False),
+        ("arith.divf %a, %b : tensor<128xf64>", False),
+        ("arith.divsi %a, %b : i32", False),
+    ],
+)
+def test_what_may_be_rounded_otherwise_is_refused(operation: str, plain: bool) -> None:
+    assert approximations(f"  %7 = {operation} loc(#loc3)") == [operation] * plain
+
+
+@pytest.mark.parametrize(
+    ("instruction", "approximate"),
+    [
+        ("div.full.f32 %r5, %r4, %r3;", True),
+        ("div.approx.ftz.f32 %r5, %r4, %r3;", True),
+        ("sqrt.approx.f32 %r5, %r4;", True),
+        ("rsqrt.approx.f32 %r5, %r4;", True),
+        ("rcp.approx.ftz.f32 %r5, %r4;", True),
+        ("div.rn.f32 %r5, %r4, %r3;", False),
+        ("sqrt.rn.f32 %r5, %r4;", False),
+        ("div.s32 %r5, %r4, %r3;", False),
+    ],
+)
+def test_approximate_instructions_are_refused(instruction: str, approximate: bool) -> None:
+    assert ptx_approximations(f"\t{instruction}\n") == [instruction] * approximate
 
 
 def test_a_right_countdown_is_accepted() -> None:

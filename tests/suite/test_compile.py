@@ -7,6 +7,7 @@ PATH with one installation of Triton in each, adds the checks under further vers
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import pytest
 
 from tbe_kernels.aot.compile import TARGETS
 from tbe_kernels.aot.reach import kernels
+from tbe_kernels.optimizers import OPTIMIZERS
 from tests.mutants.plant import SOURCE, Edit, copy_with
 from tests.programs.killed import NARROW
 
@@ -181,6 +183,41 @@ def test_planted_faults_fail(group: str, tmp_path: Path) -> None:
     failures = ran.stdout.split("\nFAILED ")[1:]
     for planted in GROUPS[group]:
         assert any(f.startswith(planted.kernel) and planted.complaint in f for f in failures), (planted, ran.stdout)
+
+
+@dataclass(frozen=True)
+class PlainRounding:
+    """Every division and square root of a file as fast as it may be."""
+
+    file: str
+
+    def apply(self, text: str) -> str:
+        return text.replace("tl.div_rn(", "tl.math.fdiv(").replace("tl.sqrt_rn(", "tl.sqrt(")
+
+
+def test_whatever_is_not_correctly_rounded_fails(tmp_path: Path) -> None:
+    """A CPU rounds correctly whichever way it is written, and so no other check can see it."""
+    kernels_of = {
+        "rules.py": ("short_run_kernel",),
+        "backward/rows.py": ("sum_chunks_kernel",),
+        "backward/from_counts.py": ("multiply_counts_kernel",),
+        "forward/pooled.py": ("pooled_forward_kernel",),
+        "forward/small_table.py": ("small_table_kernel",),
+    }
+    holding = {
+        str(path.relative_to(SOURCE))
+        for path in SOURCE.rglob("*.py")
+        if re.search(r"tl\.(div|sqrt)_rn\(", path.read_text())
+    }
+    assert holding == set(kernels_of)
+    copy_with(tuple(map(PlainRounding, kernels_of)), tmp_path, "planted")
+    names = [name for names in kernels_of.values() for name in names]
+    ran = gate("planted", tmp_path, *[o for name in names for o in ("--kernel", name)], "--target", "sm_90")
+    failures = [f for f in ran.stdout.split("\nFAILED ")[1:] if "IR: not correctly rounded" in f]
+    assert {f.split(",")[0] for f in failures} == set(names)
+    rules = {kind.name for kind in OPTIMIZERS for f in failures if f"optimizer={kind.name}+" in f}
+    assert rules == {kind.name for kind in OPTIMIZERS} - {"EXACT_SGD", "NONE"}  # those neither divide nor take roots
+    assert "PTX: not correctly rounded: div.full.f32" in ran.stdout
 
 
 def test_a_load_that_is_no_vector_on_amd_fails(tmp_path: Path) -> None:
