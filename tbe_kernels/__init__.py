@@ -1,6 +1,7 @@
 """Triton kernels for table-batched embeddings (TBE): pooled lookups over many tables, trained by their own backward."""
 
 from tbe_kernels.config import KernelConfig
+from tbe_kernels.construction import ComputeDevice, EmbeddingLocation
 from tbe_kernels.module import TableBatchedEmbeddingBags
 from tbe_kernels.optimizers import OptimType
 from tbe_kernels.spec import BoundsCheckError, BoundsCheckMode, PoolingMode, WeightDecayMode
@@ -8,6 +9,8 @@ from tbe_kernels.spec import BoundsCheckError, BoundsCheckMode, PoolingMode, Wei
 __all__ = [
     "BoundsCheckError",
     "BoundsCheckMode",
+    "ComputeDevice",
+    "EmbeddingLocation",
     "KernelConfig",
     "OptimType",
     "PoolingMode",
