@@ -29,6 +29,7 @@ from tbe_kernels.forward.pooled import pooled_forward
 from tbe_kernels.forward.small_table import small_table_forward, takes_small_table
 from tbe_kernels.forward.unpooled import unpooled_forward
 from tbe_kernels.observe import took
+from tbe_kernels.scaling import unscaled, without_lookups
 from tbe_kernels.spec import BoundsCheckMode, PoolingMode
 from tbe_kernels.tables import EmbeddingTables
 
@@ -183,6 +184,10 @@ def fold_and_step(
     if leaves_gradients:
         _demand_one_a_backward(tables)
     tables.optimizer.advance()
+    if tables.gradient_scale is not None:
+        grad_output, keep = unscaled(tables.gradient_scale, grad_output)
+        batch, row_counts, plan = *without_lookups(batch, row_counts, keep), None
+        tables.optimizer.iter += keep.to(torch.int64) - 1  # a step that is left out does not count
     if N == 0:
         tables.row_gradients = no_row_gradients(tables, N) if leaves_gradients else None
         return

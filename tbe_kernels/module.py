@@ -14,6 +14,7 @@ from tbe_kernels.fbgemm_names import FbgemmNames
 from tbe_kernels.functional import lookup
 from tbe_kernels.identity import as_tensor, differences, identity_of
 from tbe_kernels.optimizers import DEFAULTS, OptimizerState, OptimType
+from tbe_kernels.scaling import checked_scale
 from tbe_kernels.spec import BoundsCheckMode, PoolingMode, TableLayout, WeightDecayMode
 from tbe_kernels.tables import EmbeddingTables, RowGradients
 
@@ -166,6 +167,24 @@ class TableBatchedEmbeddingBags(FbgemmNames, nn.Module):
         self.tables.rounding_seed.fill_(int(rounding_seed))
 
     @property
+    def gradient_scale(self) -> Tensor | None:
+        """The number by which every later backward divides the gradients of its output before they are clipped and
+        stepped with, under `torch.amp.GradScaler`: fp32, one element, on the device; None, at first, for no scale.
+
+        A step whose gradients are infinite or NaN anywhere is left out whole and not counted in `iter`, which is
+        decided on the device. Gradients of per-sample weights stay scaled: the scaler unscales them. What is changed in
+        place is followed; it is no part of `state_dict()`. Set before each backward:
+        `tables.gradient_scale = scaler.scale(torch.ones((), device=...))`, which waits for nothing either.
+
+        Raises ValueError for anything else.
+        """
+        return self.tables.gradient_scale
+
+    @gradient_scale.setter
+    def gradient_scale(self, scale: Tensor | None) -> None:
+        self.tables.gradient_scale = None if scale is None else checked_scale(scale, self.weights)
+
+    @property
     def row_gradients(self) -> RowGradients | None:
         """With the optimizer NONE, what the last backward summed: (rows, gradients, count), on the device.
 
@@ -209,6 +228,7 @@ class TableBatchedEmbeddingBags(FbgemmNames, nn.Module):
             "config": tables.config,
             "stochastic_rounding": tables.stochastic_rounding,
             "max_gradient": tables.max_gradient,
+            "gradient_scale": tables.gradient_scale,
         }
         optimizer = tables.optimizer
         state["_steps_by"] = (optimizer.optimizer, optimizer.weight_decay_mode, optimizer.bounds_norms)

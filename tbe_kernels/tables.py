@@ -32,7 +32,8 @@ class RowGradients(NamedTuple):
 class EmbeddingTables:
     """`weights`: flat `[total elements]`, fp32, fp16 or bf16. `bounds_check_warning`: int64 `[1]`, grows with every bad
     id or offset seen in mode WARNING. `layout` and `on_device` say where tables, rows and columns lie.
-    `max_gradient`: the bound to which output gradients are clamped, or None."""
+    `max_gradient`: the bound to which output gradients are clamped, or None. `gradient_scale`: fp32, one number, by
+    which output gradients are divided first (`tbe_kernels.scaling`), or None."""
 
     weights: Tensor
     layout: TableLayout
@@ -43,6 +44,7 @@ class EmbeddingTables:
     config: KernelConfig
     stochastic_rounding: bool = False
     max_gradient: float | None = None
+    gradient_scale: Tensor | None = None
     #: What the last backward of the optimizer NONE left; None before it and for every other optimizer.
     row_gradients: RowGradients | None = field(init=False, default=None)
     #: The number that autograd gives to the backward that left them.
