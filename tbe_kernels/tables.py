@@ -47,8 +47,8 @@ class EmbeddingTables:
     gradient_scale: Tensor | None = None
     #: What the last backward of the optimizer NONE left; None before it and for every other optimizer.
     row_gradients: RowGradients | None = field(init=False, default=None)
-    #: The number that autograd gives to the backward that left them.
-    left_by_backward: int = field(init=False, default=-1)
+    #: The number that autograd gives to the backward that stepped, or left them, last: a later one has a larger one.
+    last_backward: int = field(init=False, default=-1)
     on_device: DeviceLayout = field(init=False)
     bounds_check_warning: Tensor = field(init=False)
     #: int64 `[1]`: what the noise of stochastic rounding is made from.
