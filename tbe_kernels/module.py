@@ -14,6 +14,7 @@ from tbe_kernels.fbgemm_names import FbgemmNames
 from tbe_kernels.functional import lookup
 from tbe_kernels.identity import as_tensor, differences, identity_of
 from tbe_kernels.optimizers import DEFAULTS, OptimizerState, OptimType
+from tbe_kernels.parallel import refuse_replicas, refuse_stand_ins
 from tbe_kernels.scaling import checked_scale
 from tbe_kernels.spec import BoundsCheckMode, PoolingMode, TableLayout, WeightDecayMode
 from tbe_kernels.tables import EmbeddingTables, RowGradients
@@ -26,7 +27,8 @@ class TableBatchedEmbeddingBags(FbgemmNames, nn.Module):
     have to say where `device` is. `feature_table_map`: the table of each feature, by default one feature a table, in
     order. Integers and numbers may be numpy's. `weights_precision` and `output_dtype`: fp32, fp16 or bf16. `config`: a
     `KernelConfig`, or knobs on top of the target's defaults. `weights` is one flat parameter, uninitialised until
-    `init_embedding_weights_uniform` or a copy into `split_embedding_weights()`.
+    `init_embedding_weights_uniform` or a copy into `split_embedding_weights()`; `requires_grad_(False)` freezes it, and
+    why it is no buffer says `tbe_kernels.parallel`.
     `stochastic_rounding`: updated fp16 and bf16 rows are stored as one of their two neighbours, with the probability
     that keeps the mean (off by default, where FBGEMM has it on; fp32 rows are stored as they are either way). Modules
     with the same `rounding_seed`, any int64, round the same element in the same iteration alike.
@@ -114,7 +116,8 @@ class TableBatchedEmbeddingBags(FbgemmNames, nn.Module):
         """All that a lookup needs to know. Its tensors are those that the module holds now: whatever put others in
         place, an assignment, `load_state_dict(assign=True)` or `torch.func.functional_call`, they are used and trained.
 
-        Raises ValueError for a tensor that cannot take the place of the one that was there.
+        Raises ValueError for a tensor that cannot take the place of the one that was there, and RuntimeError where data
+        parallelism has put one there (`tbe_kernels.parallel`).
         """
         known, buffers = self._tables, self._buffers
         optimizer = known.optimizer
@@ -128,6 +131,8 @@ class TableBatchedEmbeddingBags(FbgemmNames, nn.Module):
             and buffers["bounds_check_warning"] is known.bounds_check_warning
         ):
             return known
+        if self._parameters.get("weights") is not known.weights:
+            refuse_stand_ins(self)
         return self._take_tensors()
 
     def _take_tensors(self) -> EmbeddingTables:
@@ -143,8 +148,10 @@ class TableBatchedEmbeddingBags(FbgemmNames, nn.Module):
         feature_requires_grad: Tensor | None = None,
     ) -> Tensor:
         """Pooled rows `[B, total_D]` of every bag; `tbe_kernels.functional.lookup` has shapes, dtypes and errors."""
+        tables = self.tables
+        refuse_replicas(self, tables)
         return lookup(
-            self.tables,
+            tables,
             indices,
             offsets,
             per_sample_weights,

@@ -95,8 +95,7 @@ def _check_like(name: str, mine: Tensor, other: object) -> None:
     """Raise ValueError unless a tensor may take another one's place."""
     if not isinstance(other, Tensor) or hasattr(other, "placements"):
         raise ValueError(
-            f"{name}: expected a tensor that is whole, got a {type(other).__name__}: tables are not sharded by "
-            "element; leave the module out of fully_shard"
+            f"{name}: expected a tensor that is whole, got a {type(other).__name__}: tables are not sharded by element"
         )
     for what in ("shape", "dtype", "device"):
         if getattr(other, what) != getattr(mine, what):
