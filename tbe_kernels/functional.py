@@ -30,7 +30,7 @@ from tbe_kernels.forward.small_table import small_table_forward, takes_small_tab
 from tbe_kernels.forward.unpooled import unpooled_forward
 from tbe_kernels.observe import took
 from tbe_kernels.recompute import for_a_forward
-from tbe_kernels.scaling import unscaled, without_lookups
+from tbe_kernels.scaling import as_unscaled
 from tbe_kernels.spec import BoundsCheckMode, PoolingMode
 from tbe_kernels.tables import EmbeddingTables
 
@@ -187,10 +187,7 @@ def fold_and_step(
         _demand_one_a_backward(tables)
     tables.last_backward = torch._C._current_graph_task_id()
     tables.optimizer.advance()
-    if tables.gradient_scale is not None:
-        grad_output, keep = unscaled(tables.gradient_scale, grad_output)
-        batch, row_counts, plan = *without_lookups(batch, row_counts, keep), None
-        tables.optimizer.iter += keep.to(torch.int64) - 1  # a step that is left out does not count
+    grad_output, batch, row_counts, plan = as_unscaled(tables, grad_output, batch, row_counts, plan)
     if N == 0:
         tables.row_gradients = no_row_gradients(tables, N) if leaves_gradients else None
         return

@@ -8,11 +8,13 @@ element is infinite or NaN. That is decided on the device, by taking the lookups
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tbe_kernels.batch import LookupBatch
+from tbe_kernels.tables import EmbeddingTables
 
 
 def checked_scale(scale: object, weights: Tensor) -> Tensor:
@@ -28,19 +30,38 @@ def checked_scale(scale: object, weights: Tensor) -> Tensor:
     return scale.detach().view(())
 
 
+def as_unscaled(
+    tables: EmbeddingTables, grad_output: Tensor, batch: LookupBatch, row_counts: Tensor | None, plan: Any
+) -> tuple[Tensor, LookupBatch, Tensor | None, Any]:
+    """What a step that has been counted works on, with a scale: gradients without it, and no lookup at all (nor the
+    count) where one of them is not finite. A plan made before that is known is made again: None."""
+    if tables.gradient_scale is None:
+        return grad_output, batch, row_counts, plan
+    grad_output, keep = unscaled(tables.gradient_scale, grad_output)
+    tables.optimizer.iter += keep.to(torch.int64) - 1
+    batch = replace(batch, indices=torch.where(keep, batch.indices, -1))
+    return grad_output, batch, None if row_counts is None else row_counts * keep, None
+
+
+def to_be_clamped(tables: EmbeddingTables, grad_output: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Gradients that per-sample weights learn from, and what theirs have to be multiplied with (None: with nothing).
+
+    They stay scaled, as who set the scale expects; but a bound is one of gradients without it. The factor is NaN where
+    the scaler has to leave a step out, which clamping would hide from it.
+    """
+    scale = tables.gradient_scale
+    if scale is None or tables.max_gradient is None:
+        return grad_output, None
+    grad_output, keep = unscaled(scale, grad_output)
+    return grad_output, torch.where(keep, scale, torch.nan)
+
+
+def scaled_again(gradient: Tensor, factor: Tensor | None) -> Tensor:
+    """The gradient times what `to_be_clamped` gave."""
+    return gradient if factor is None else gradient * factor
+
+
 def unscaled(scale: Tensor, grad_output: Tensor) -> tuple[Tensor, Tensor]:
     """fp32 gradients in the shape of `grad_output`, and whether to keep them: bool `[]`, if all are finite."""
     gradient = grad_output.to(torch.float32) / scale
     return gradient, torch.isfinite(gradient).all()
-
-
-def without_lookups(batch: LookupBatch, row_counts: Tensor | None, keep: Tensor) -> tuple[LookupBatch, Tensor | None]:
-    """The batch and the counts of its rows as they are, or with no lookup where `keep` is False: ids are pruned."""
-    batch = replace(batch, indices=torch.where(keep, batch.indices, -1))
-    return batch, None if row_counts is None else row_counts * keep
-
-
-def scaled_again(scale: Tensor, gradient: Tensor, keep: Tensor) -> Tensor:
-    """A gradient that was worked out unscaled, for who unscales it; NaN where the scaler has to leave a step out,
-    which clamping might have hidden from it."""
-    return gradient * torch.where(keep, scale, torch.nan)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import tbe_kernels as tbe
 from oracles import interpreter
 from tbe_kernels import scaling
+from tbe_kernels.batch import LookupBatch, plain_bags
 from tbe_kernels.observe import observing
 from tests.kernels import test_small_table
 from tests.kernels.sync import nothing_synchronises
@@ -226,7 +227,15 @@ def test_nothing_of_it_reads_a_result_back(device: torch.device) -> None:
     meta = torch.ones(3, device="meta")
     gradient, keep = scaling.unscaled(meta[0], meta.half())
     assert (gradient.dtype, keep.dtype, keep.shape) == (torch.float32, torch.bool, ())
-    assert scaling.scaled_again(meta[0], meta, keep).is_meta
+    tables = make(torch.device("meta"), gradient_clipping=True).tables
+    tables.gradient_scale = meta[0]
+    _, factor = scaling.to_be_clamped(tables, meta)
+    assert scaling.scaled_again(meta, factor).is_meta
+    given = LookupBatch(meta.long(), meta.long(), None, plain_bags(tables.layout, 0))
+    _, batch_left, counts, plan = scaling.as_unscaled(tables, meta, given, meta.int(), object())
+    assert batch_left.indices.is_meta
+    assert (counts is not None and counts.dtype) == torch.int32
+    assert plan is None
     module, inputs = one("clipped", device, tbe.OptimType.ADAM)
     unit = scale_on(device, 1.0)
     for _ in range(2):  # the first compiles
