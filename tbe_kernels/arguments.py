@@ -87,6 +87,11 @@ def _plain_bags(tables: EmbeddingTables, offsets: Tensor) -> BagLayout:
 
 def _variable_bags(tables: EmbeddingTables, offsets: Tensor, sizes: Sequence[Sequence[int]]) -> BagLayout:
     name, T = "batch_size_per_feature_per_rank", tables.layout.num_features
+    if isinstance(sizes, Tensor):
+        raise ValueError(
+            f"{name}: expected a list for each feature, got a tensor; feature_requires_grad is the fifth argument here "
+            "and the fourth in FBGEMM: pass both by name"
+        )
     if len(sizes) != T:
         raise ValueError(f"{name}: expected a list for each of the {T} features, got {len(sizes)}")
     for f, of_feature in enumerate(sizes):

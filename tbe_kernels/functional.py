@@ -29,6 +29,8 @@ from tbe_kernels.forward.pooled import pooled_forward
 from tbe_kernels.forward.small_table import small_table_forward, takes_small_table
 from tbe_kernels.forward.unpooled import unpooled_forward
 from tbe_kernels.observe import took
+from tbe_kernels.recompute import for_a_forward
+from tbe_kernels.scaling import as_unscaled
 from tbe_kernels.spec import BoundsCheckMode, PoolingMode
 from tbe_kernels.tables import EmbeddingTables
 
@@ -50,6 +52,7 @@ def lookup(
     The backward of the result updates `tables.weights` and the optimizer's state, and leaves `weights.grad` None. It
     changes nothing, and counts no step, where the result gets no gradient or where only that of the per-sample weights
     is asked for (`torch.autograd.grad`). That gradient is of the rows as they are when the backward begins.
+    A lookup made inside a backward is one made again, by `torch.utils.checkpoint`: `tbe_kernels.recompute`.
 
     Raises ValueError for an argument of the wrong type, shape, dtype or device, BoundsCheckError (an IndexError) in
     mode FATAL, and RuntimeError for tensors on a CPU in a process that does not interpret; nothing is changed then.
@@ -107,7 +110,7 @@ class _Lookup(torch.autograd.Function):
         step: _Step | None,
     ) -> Tensor:
         ctx.set_materialize_grads(False)
-        batch, output, counts, row_counts = forward(tables, given, trains and _counts(tables))
+        batch, output, counts, row_counts = forward(for_a_forward(tables), given, trains and _counts(tables))
         # The weights are not saved: a second backward must see the rows that the first one left.
         ctx.save_for_backward(batch.indices, batch.offsets, batch.per_sample_weights, counts, row_counts)
         ctx.tables, ctx.bags, ctx.check_rows = tables, batch.bags, batch.check_rows
@@ -182,7 +185,9 @@ def fold_and_step(
     merge = tables.config.merge  # raises now, before anything is changed, as this does:
     if leaves_gradients:
         _demand_one_a_backward(tables)
+    tables.last_backward = torch._C._current_graph_task_id()
     tables.optimizer.advance()
+    grad_output, batch, row_counts, plan = as_unscaled(tables, grad_output, batch, row_counts, plan)
     if N == 0:
         tables.row_gradients = no_row_gradients(tables, N) if leaves_gradients else None
         return
@@ -204,12 +209,11 @@ def fold_and_step(
 def _demand_one_a_backward(tables: EmbeddingTables) -> None:
     """Raise RuntimeError if this backward has left row gradients of another lookup already, which would be lost."""
     backward = torch._C._current_graph_task_id()
-    if backward != -1 and backward == tables.left_by_backward:
+    if backward != -1 and backward == tables.last_backward:
         raise RuntimeError(
             "row_gradients: with the optimizer NONE a backward leaves those of one lookup, but this one goes through "
             "two lookups of the same tables; call backward for each and take row_gradients in between"
         )
-    tables.left_by_backward = backward
 
 
 def _counts(tables: EmbeddingTables) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,24 +9,26 @@ import torch
 from torch import Tensor, nn
 
 from tbe_kernels.config import KernelConfig, target_of
+from tbe_kernels.construction import MAX_GRADIENT, clipping, float_dtype, integer, one_of, rows_and_dims, truth
+from tbe_kernels.fbgemm_names import FbgemmNames
 from tbe_kernels.functional import lookup
 from tbe_kernels.identity import as_tensor, differences, identity_of
 from tbe_kernels.optimizers import DEFAULTS, OptimizerState, OptimType
+from tbe_kernels.parallel import refuse_replicas, refuse_stand_ins
+from tbe_kernels.scaling import checked_scale
 from tbe_kernels.spec import BoundsCheckMode, PoolingMode, TableLayout, WeightDecayMode
 from tbe_kernels.tables import EmbeddingTables, RowGradients
 
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-#: FBGEMM's default, as those in `DEFAULTS`.
-MAX_GRADIENT = 1.0
 
-
-class TableBatchedEmbeddingBags(nn.Module):
+class TableBatchedEmbeddingBags(FbgemmNames, nn.Module):
     """Many embedding tables behind one lookup, trained by their own backward.
 
-    `embedding_specs`: (rows, D) of each table, both at least 1. `feature_table_map`: the table of each feature, by
-    default one feature a table, in order. `weights_precision` and `output_dtype`: fp32, fp16 or bf16.
-    `config`: a `KernelConfig`, or knobs on top of the target's defaults. `weights` is one flat parameter, uninitialised
-    until `init_embedding_weights_uniform` or a copy into `split_embedding_weights()`.
+    `embedding_specs`: (rows, D) of each table, both at least 1, or FBGEMM's (rows, D, location, compute device), which
+    have to say where `device` is. `feature_table_map`: the table of each feature, by default one feature a table, in
+    order. Integers and numbers may be numpy's. `weights_precision` and `output_dtype`: fp32, fp16 or bf16. `config`: a
+    `KernelConfig`, or knobs on top of the target's defaults. `weights` is one flat parameter, uninitialised until
+    `init_embedding_weights_uniform` or a copy into `split_embedding_weights()`; `requires_grad_(False)` freezes it, and
+    why it is no buffer says `tbe_kernels.parallel`.
     `stochastic_rounding`: updated fp16 and bf16 rows are stored as one of their two neighbours, with the probability
     that keeps the mean (off by default, where FBGEMM has it on; fp32 rows are stored as they are either way). Modules
     with the same `rounding_seed`, any int64, round the same element in the same iteration alike.
@@ -50,7 +51,7 @@ class TableBatchedEmbeddingBags(nn.Module):
 
     def __init__(
         self,
-        embedding_specs: Sequence[tuple[int, int]],
+        embedding_specs: Sequence[tuple[int, int] | tuple[int, int, object, object]],
         *,
         feature_table_map: Sequence[int] | None = None,
         pooling_mode: PoolingMode = PoolingMode.SUM,
@@ -76,23 +77,22 @@ class TableBatchedEmbeddingBags(nn.Module):
     ) -> None:
         super().__init__()
         device = torch.device(device)
-        _expect("pooling_mode", pooling_mode, PoolingMode)
-        _expect("bounds_check_mode", bounds_check_mode, BoundsCheckMode)
-        _expect("weight_decay_mode", weight_decay_mode, WeightDecayMode)
-        if not isinstance(stochastic_rounding, bool):
-            raise ValueError(f"stochastic_rounding: expected True or False, got {stochastic_rounding!r}")
-        for name, dtype in (("weights_precision", weights_precision), ("output_dtype", output_dtype)):
-            if dtype not in FLOATS:
-                raise ValueError(f"{name}: expected {', '.join(map(str, FLOATS))}, got {dtype!r}")
+        one_of("pooling_mode", pooling_mode, PoolingMode)
+        one_of("bounds_check_mode", bounds_check_mode, BoundsCheckMode)
+        one_of("weight_decay_mode", weight_decay_mode, WeightDecayMode)
+        truth("stochastic_rounding", stochastic_rounding)
+        float_dtype("weights_precision", weights_precision)
+        float_dtype("output_dtype", output_dtype)
+        specs = rows_and_dims(embedding_specs, device)
         if not isinstance(config, KernelConfig):
             config = KernelConfig.for_target(target_of(device), config)
         layout = TableLayout(
-            rows=tuple(_integer(f"embedding_specs[{t}]", rows) for t, (rows, _) in enumerate(embedding_specs)),
-            dims=tuple(_integer(f"embedding_specs[{t}]", dim) for t, (_, dim) in enumerate(embedding_specs)),
+            rows=tuple(rows for rows, _ in specs),
+            dims=tuple(dim for _, dim in specs),
             feature_table_map=tuple(
-                range(len(embedding_specs))
+                range(len(specs))
                 if feature_table_map is None
-                else (_integer(f"feature_table_map[{f}]", table) for f, table in enumerate(feature_table_map))
+                else (integer(f"feature_table_map[{f}]", table) for f, table in enumerate(feature_table_map))
             ),
             min_block_d=config.min_block_d,
         )
@@ -103,7 +103,7 @@ class TableBatchedEmbeddingBags(nn.Module):
         given |= {"eta": eta, "momentum": momentum, "max_norm": max_norm}
         state = OptimizerState(optimizer, layout, device, learning_rate, weight_decay_mode, given)
         self.weights = nn.Parameter(torch.empty(layout.weights_offsets[-1], dtype=weights_precision, device=device))
-        clip = _clipping(gradient_clipping, max_gradient)
+        clip = clipping(gradient_clipping, max_gradient)
         modes = (pooling_mode, output_dtype, bounds_check_mode)
         self._tables = EmbeddingTables(self.weights, layout, *modes, state, config, stochastic_rounding, clip)
         for name, tensor in self._tables.tensors().items():
@@ -116,7 +116,8 @@ class TableBatchedEmbeddingBags(nn.Module):
         """All that a lookup needs to know. Its tensors are those that the module holds now: whatever put others in
         place, an assignment, `load_state_dict(assign=True)` or `torch.func.functional_call`, they are used and trained.
 
-        Raises ValueError for a tensor that cannot take the place of the one that was there.
+        Raises ValueError for a tensor that cannot take the place of the one that was there, and RuntimeError where data
+        parallelism has put one there (`tbe_kernels.parallel`).
         """
         known, buffers = self._tables, self._buffers
         optimizer = known.optimizer
@@ -130,7 +131,12 @@ class TableBatchedEmbeddingBags(nn.Module):
             and buffers["bounds_check_warning"] is known.bounds_check_warning
         ):
             return known
-        self._tables = known.holding({name: getattr(self, name) for name in known.tensors()})
+        if self._parameters.get("weights") is not known.weights:
+            refuse_stand_ins(self)
+        return self._take_tensors()
+
+    def _take_tensors(self) -> EmbeddingTables:
+        self._tables = self._tables.holding({name: getattr(self, name) for name in self._tables.tensors()})
         return self._tables
 
     def forward(
@@ -142,8 +148,10 @@ class TableBatchedEmbeddingBags(nn.Module):
         feature_requires_grad: Tensor | None = None,
     ) -> Tensor:
         """Pooled rows `[B, total_D]` of every bag; `tbe_kernels.functional.lookup` has shapes, dtypes and errors."""
+        tables = self.tables
+        refuse_replicas(self, tables)
         return lookup(
-            self.tables,
+            tables,
             indices,
             offsets,
             per_sample_weights,
@@ -153,10 +161,7 @@ class TableBatchedEmbeddingBags(nn.Module):
 
     bounds_check_warning: Tensor
     iter: Tensor
-
-    def set_learning_rate(self, learning_rate: float) -> None:
-        """Set the learning rate of every later backward, without synchronising. Raises ValueError if it is negative."""
-        self.tables.optimizer.set_learning_rate(learning_rate)
+    hyper: Tensor
 
     def set_rounding_seed(self, rounding_seed: int) -> None:
         """Set the seed of stochastic rounding for every later backward, without synchronising.
@@ -164,9 +169,27 @@ class TableBatchedEmbeddingBags(nn.Module):
         The noise of a backward depends on this seed, on `iter` and on the element, so a run repeats if all of them do.
         Raises ValueError unless it is an integer that int64 holds.
         """
-        if not -(2**63) <= _integer("rounding_seed", rounding_seed) < 2**63:
+        if not -(2**63) <= integer("rounding_seed", rounding_seed) < 2**63:
             raise ValueError(f"rounding_seed: expected an integer from -2**63 to 2**63 - 1, got {rounding_seed}")
-        self.tables.rounding_seed.fill_(rounding_seed)
+        self.tables.rounding_seed.fill_(int(rounding_seed))
+
+    @property
+    def gradient_scale(self) -> Tensor | None:
+        """The number by which every later backward divides the gradients of its output before they are clipped and
+        stepped with, under `torch.amp.GradScaler`: fp32, one element, on the device; None, at first, for no scale.
+
+        A step whose gradients are infinite or NaN anywhere is left out whole and not counted in `iter`, which is
+        decided on the device. Gradients of per-sample weights stay scaled: the scaler unscales them. What is changed in
+        place is followed; it is no part of `state_dict()`. Set before each backward:
+        `tables.gradient_scale = scaler.scale(torch.ones((), device=...))`, which waits for nothing either.
+
+        Raises ValueError for anything else.
+        """
+        return self.tables.gradient_scale
+
+    @gradient_scale.setter
+    def gradient_scale(self, scale: Tensor | None) -> None:
+        self.tables.gradient_scale = None if scale is None else checked_scale(scale, self.weights)
 
     @property
     def row_gradients(self) -> RowGradients | None:
@@ -177,29 +200,6 @@ class TableBatchedEmbeddingBags(nn.Module):
         again). None before the first backward, and for every optimizer that steps.
         """
         return self.tables.row_gradients
-
-    def split_embedding_weights(self) -> list[Tensor]:
-        """Each table's weights `[E, D]`: views into `weights`, outside autograd."""
-        layout, flat = self.tables.layout, self.weights.detach()
-        starts = layout.weights_offsets
-        return [flat[starts[t] : starts[t + 1]].view(layout.rows[t], layout.dims[t]) for t in range(layout.num_tables)]
-
-    def split_optimizer_states(self) -> list[dict[str, Tensor]]:
-        """Each table's optimizer state by name, views: fp32 `[E]` where it is one number a row, `[E, D]` otherwise."""
-        layout, optimizer = self.tables.layout, self.tables.optimizer
-        out = []
-        for t in range(layout.num_tables):
-            rows = slice(layout.table_row_offsets[t], layout.table_row_offsets[t + 1])
-            elements = slice(layout.weights_offsets[t], layout.weights_offsets[t + 1])
-            state = {}
-            for name in ("momentum1", "momentum2"):
-                tensor, kind = getattr(optimizer, name), getattr(optimizer.row, name)
-                if kind == "row":
-                    state[name] = tensor[rows]
-                elif kind == "element":
-                    state[name] = tensor[elements].view(layout.rows[t], layout.dims[t])
-            out.append(state)
-        return out
 
     def get_extra_state(self) -> Tensor:
         """What the state dict is of, see `tbe_kernels.identity`: uint8, on the host."""
@@ -221,7 +221,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             errors.append(f"{prefix.rstrip('.') or 'TableBatchedEmbeddingBags'}: {'; '.join(different)}")
             return
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        self.tables.optimizer.read_norm_bound()
+        self._take_tensors().optimizer.read_norm_bound()
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles: kernels, which cannot travel, are found again by the optimizer's name."""
@@ -235,6 +235,7 @@ class TableBatchedEmbeddingBags(nn.Module):
             "config": tables.config,
             "stochastic_rounding": tables.stochastic_rounding,
             "max_gradient": tables.max_gradient,
+            "gradient_scale": tables.gradient_scale,
         }
         optimizer = tables.optimizer
         state["_steps_by"] = (optimizer.optimizer, optimizer.weight_decay_mode, optimizer.bounds_norms)
@@ -249,11 +250,6 @@ class TableBatchedEmbeddingBags(nn.Module):
         tables = EmbeddingTables(weights=self.weights, optimizer=optimizer, **made_of)
         self._tables = tables.holding({name: getattr(self, name) for name in tables.tensors()})
 
-    def init_embedding_weights_uniform(self, low: float, high: float) -> None:
-        """Fill every table with values uniform in [low, high)."""
-        with torch.no_grad():
-            self.weights.uniform_(low, high)
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TableBatchedEmbeddingBags:
         """`to`, `half`, `cuda` and the like: refused if they would change anything."""
         moved = fn(self.weights.detach()[:0])
@@ -263,27 +259,3 @@ class TableBatchedEmbeddingBags(nn.Module):
                 f"got {moved.dtype} on {moved.device}: pass weights_precision= and device= to the constructor"
             )
         return self
-
-
-def _expect(name: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        members = ", ".join(str(m) for m in kind)  # type: ignore[attr-defined]
-        raise ValueError(f"{name}: expected one of {members}, got {value!r}")
-
-
-def _clipping(gradient_clipping: bool, max_gradient: float) -> float | None:
-    """The bound to which gradients are clamped, or None. Raises ValueError."""
-    if not isinstance(gradient_clipping, bool):
-        raise ValueError(f"gradient_clipping: expected True or False, got {gradient_clipping!r}")
-    number = isinstance(max_gradient, (int, float)) and not isinstance(max_gradient, bool)
-    if not number or not 0 < float(torch.tensor(float(max_gradient), dtype=torch.float32, device="cpu")) < math.inf:
-        raise ValueError(f"max_gradient: expected a finite number above 0, got {max_gradient!r}")
-    if not gradient_clipping and max_gradient != MAX_GRADIENT:
-        raise ValueError(f"max_gradient: {max_gradient!r} has no effect without gradient_clipping")
-    return float(max_gradient) if gradient_clipping else None
-
-
-def _integer(name: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{name}: expected an integer, got {value!r}")
-    return value

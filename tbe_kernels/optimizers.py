@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from ctypes import c_float
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ class OptimizerRow:
     `momentum1`, `momentum2`: "row" (one fp32 a row), "element" (one a weight) or None. `hyperparameters`: the names in
     the order of the device tensor, behind the learning rate. `decay_modes`: the weight-decay modes it knows; one that
     knows only NONE and reads `weight_decay` has it in its formula. `steps`: whether it changes the row; one that does
-    not leaves the row's gradient to the caller.
+    not leaves the row's gradient to the caller. `state_names`: what `torch.optim` calls `momentum1` and `momentum2`.
     """
 
     rule: Any  # a JITFunction
@@ -51,8 +52,11 @@ class OptimizerRow:
     hyperparameters: tuple[str, ...] = ()
     decay_modes: tuple[WeightDecayMode, ...] = (WeightDecayMode.NONE,)
     steps: bool = True
+    state_names: tuple[str, ...] = ()
 
 
+#: As in `torch.optim.Adam` and `torch.optim.Adagrad`.
+_AVERAGES, _SUM = ("exp_avg", "exp_avg_sq"), ("sum",)
 #: ADAM and LAMB share their direction, which reads these by place.
 _MOMENTS = ("beta1", "beta2", "eps", "weight_decay")
 
@@ -63,13 +67,25 @@ OPTIMIZERS: Mapping[OptimType, OptimizerRow] = {
         momentum1="row",
         hyperparameters=("eps", "weight_decay", "max_norm"),
         decay_modes=(WeightDecayMode.NONE, WeightDecayMode.L2, WeightDecayMode.DECOUPLE),
+        state_names=_SUM,
     ),
-    OptimType.EXACT_ADAGRAD: OptimizerRow(rules.exact_adagrad, momentum1="element", hyperparameters=("eps",)),
-    OptimType.ADAM: OptimizerRow(rules.adam, "element", "element", _MOMENTS),
-    OptimType.PARTIAL_ROWWISE_ADAM: OptimizerRow(rules.partial_rowwise_adam, "element", "row", _MOMENTS),
-    OptimType.LAMB: OptimizerRow(rules.lamb, "element", "element", _MOMENTS),
-    OptimType.PARTIAL_ROWWISE_LAMB: OptimizerRow(rules.partial_rowwise_lamb, "element", "row", _MOMENTS),
-    OptimType.LARS_SGD: OptimizerRow(rules.lars_sgd, "element", hyperparameters=("eta", "momentum", "weight_decay")),
+    OptimType.EXACT_ADAGRAD: OptimizerRow(
+        rules.exact_adagrad, momentum1="element", hyperparameters=("eps",), state_names=_SUM
+    ),
+    OptimType.ADAM: OptimizerRow(rules.adam, "element", "element", _MOMENTS, state_names=_AVERAGES),
+    OptimType.PARTIAL_ROWWISE_ADAM: OptimizerRow(
+        rules.partial_rowwise_adam, "element", "row", _MOMENTS, state_names=_AVERAGES
+    ),
+    OptimType.LAMB: OptimizerRow(rules.lamb, "element", "element", _MOMENTS, state_names=_AVERAGES),
+    OptimType.PARTIAL_ROWWISE_LAMB: OptimizerRow(
+        rules.partial_rowwise_lamb, "element", "row", _MOMENTS, state_names=_AVERAGES
+    ),
+    OptimType.LARS_SGD: OptimizerRow(
+        rules.lars_sgd,
+        "element",
+        hyperparameters=("eta", "momentum", "weight_decay"),
+        state_names=("momentum_buffer",),
+    ),
     OptimType.NONE: OptimizerRow(rules.no_step, steps=False),
 }
 
@@ -117,18 +133,9 @@ class OptimizerState:
             known = ", ".join(m.name for m in self.row.decay_modes)
             hint = "; it has weight_decay in its formula" if "weight_decay" in self.row.hyperparameters else ""
             raise ValueError(f"weight_decay_mode: {optimizer.name} knows {known}, got {weight_decay_mode!r}{hint}")
-        for name, value in hyperparameters.items():
-            if name not in self.row.hyperparameters and value != DEFAULTS[name]:
-                raise ValueError(f"{name}: {optimizer.name} does not read it, got {value!r}")
-            _check_hyperparameter(name, value)
-        by_mode = self.row.decay_modes != (WeightDecayMode.NONE,)
-        if by_mode and hyperparameters.get("weight_decay", 0.0) != 0.0 and weight_decay_mode is WeightDecayMode.NONE:
-            raise ValueError(
-                f"weight_decay: {hyperparameters['weight_decay']!r} has no effect with weight_decay_mode NONE; "
-                "choose L2 or DECOUPLE"
-            )
         self.weight_decay_mode = weight_decay_mode
-        values = [hyperparameters.get(name, DEFAULTS[name]) for name in self.row.hyperparameters]
+        numbers = self._checked(hyperparameters)
+        values = [numbers.get(name, DEFAULTS[name]) for name in self.row.hyperparameters]
         self.hyper = torch.tensor([0.0, *values], dtype=torch.float32, device=device)
         self.set_learning_rate(learning_rate)
         size = {"row": layout.total_rows, "element": layout.weights_offsets[-1]}
@@ -139,8 +146,25 @@ class OptimizerState:
         self.momentum1 = state(self.row.momentum1)
         self.momentum2 = state(self.row.momentum2)
         self.iter = torch.zeros(1, dtype=torch.int64, device=device)
-        self.bounds_norms = hyperparameters.get("max_norm", 0.0) > 0
+        self.bounds_norms = numbers.get("max_norm", 0.0) > 0
         self._look_into_hyper()
+
+    def _checked(self, hyperparameters: Mapping[str, object]) -> dict[str, float]:
+        """The numbers of some hyper-parameters, the learning rate among them or not, all in range and all read."""
+        numbers = {name: checked_number(name, value) for name, value in hyperparameters.items()}
+        for name, number in numbers.items():
+            if name != "learning_rate" and name not in DEFAULTS:
+                known = ", ".join(("learning_rate", *self.row.hyperparameters))
+                raise ValueError(f"{name}: expected a hyper-parameter of {self.optimizer.name}: {known}")
+            if name in DEFAULTS and name not in self.row.hyperparameters and number != DEFAULTS[name]:
+                raise ValueError(f"{name}: {self.optimizer.name} does not read it, got {number!r}")
+        by_mode = self.row.decay_modes != (WeightDecayMode.NONE,)
+        decay = numbers.get("weight_decay", 0.0)
+        if by_mode and decay != 0.0 and self.weight_decay_mode is WeightDecayMode.NONE:
+            raise ValueError(
+                f"weight_decay: {decay!r} has no effect with weight_decay_mode NONE; choose L2 or DECOUPLE"
+            )
+        return numbers
 
     def _look_into_hyper(self) -> None:
         """Views of single hyper-parameters."""
@@ -184,14 +208,32 @@ class OptimizerState:
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Set the learning rate of every later backward, without synchronising. Raises ValueError if it is negative."""
-        _check_hyperparameter("learning_rate", learning_rate)
+        learning_rate = checked_number("learning_rate", learning_rate)
         self.hyper[:1].fill_(learning_rate)
 
+    def set_hyperparameters(self, values: Mapping[str, object]) -> None:
+        """Set some of them by name for every later backward, without synchronising: all of them or, if one does not
+        fit, none. Raises ValueError as the constructor does, and for a name that is no hyper-parameter."""
+        numbers = self._checked(values)
+        for place, name in enumerate(("learning_rate", *self.row.hyperparameters)):
+            if name in numbers:
+                self.hyper[place : place + 1].fill_(numbers[name])
+        if "max_norm" in numbers:
+            self.bounds_norms = numbers["max_norm"] > 0
+            self._look_into_hyper()
 
-def _check_hyperparameter(name: str, value: float) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    as_fp32 = c_float(value).value if number else math.nan  # the number that it will be
-    if not math.isfinite(as_fp32) or value < 0:
+
+def checked_number(name: str, value: object) -> float:
+    """The number that a hyper-parameter is given as: Python's or numpy's. Raises ValueError.
+
+    A tensor is none: to look at its range would wait for the device.
+    """
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise ValueError(f"{name}: expected a number, got {value!r}, a {type(value).__name__}")
+    number = float(value)
+    as_fp32 = c_float(number).value  # the number that it will be
+    if not math.isfinite(as_fp32) or number < 0:
         raise ValueError(f"{name}: expected a finite number from 0 up, got {value!r}")
     if name in FRACTIONS and as_fp32 >= 1:
         raise ValueError(f"{name}: expected a number from 0 to below 1, got {value!r}")
+    return number

@@ -23,7 +23,7 @@ class PoolingMode(enum.Enum):
     """How the rows of a bag become one output row."""
 
     SUM = "SUM"
-    MEAN = "MEAN"
+    MEAN = "MEAN"  # the sum divided by the bag's ids other than -1; a bag without any gives zeros
     NONE = "NONE"  # not at all: one output row a lookup
 
 

@@ -32,7 +32,8 @@ class RowGradients(NamedTuple):
 class EmbeddingTables:
     """`weights`: flat `[total elements]`, fp32, fp16 or bf16. `bounds_check_warning`: int64 `[1]`, grows with every bad
     id or offset seen in mode WARNING. `layout` and `on_device` say where tables, rows and columns lie.
-    `max_gradient`: the bound to which output gradients are clamped, or None."""
+    `max_gradient`: the bound to which output gradients are clamped, or None. `gradient_scale`: fp32, one number, by
+    which output gradients are divided first (`tbe_kernels.scaling`), or None."""
 
     weights: Tensor
     layout: TableLayout
@@ -43,10 +44,11 @@ class EmbeddingTables:
     config: KernelConfig
     stochastic_rounding: bool = False
     max_gradient: float | None = None
+    gradient_scale: Tensor | None = None
     #: What the last backward of the optimizer NONE left; None before it and for every other optimizer.
     row_gradients: RowGradients | None = field(init=False, default=None)
-    #: The number that autograd gives to the backward that left them.
-    left_by_backward: int = field(init=False, default=-1)
+    #: The number that autograd gives to the backward that stepped, or left them, last: a later one has a larger one.
+    last_backward: int = field(init=False, default=-1)
     on_device: DeviceLayout = field(init=False)
     bounds_check_warning: Tensor = field(init=False)
     #: int64 `[1]`: what the noise of stochastic rounding is made from.
@@ -93,8 +95,7 @@ def _check_like(name: str, mine: Tensor, other: object) -> None:
     """Raise ValueError unless a tensor may take another one's place."""
     if not isinstance(other, Tensor) or hasattr(other, "placements"):
         raise ValueError(
-            f"{name}: expected a tensor that is whole, got a {type(other).__name__}: tables are not sharded by "
-            "element; leave the module out of fully_shard"
+            f"{name}: expected a tensor that is whole, got a {type(other).__name__}: tables are not sharded by element"
         )
     for what in ("shape", "dtype", "device"):
         if getattr(other, what) != getattr(mine, what):

@@ -171,7 +171,7 @@ class Run:
     def look(self, number: int, psw: Tensor | None) -> Backward:
         """What a backward left, on the CPU."""
         weights = self.module.split_embedding_weights()
-        states = self.module.split_optimizer_states()
+        states = [dict(zip(("momentum1", "momentum2"), s, strict=False)) for s in self.module.split_optimizer_states()]
         return Backward(
             batch=number,
             weights=[rows.read(w) for rows, w in zip(self.tracked, weights, strict=True)],

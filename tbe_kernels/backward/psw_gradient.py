@@ -15,6 +15,7 @@ from tbe_kernels.aot.variants import Variants
 from tbe_kernels.backward.rows import clipped
 from tbe_kernels.batch import LookupBatch, locate_bag
 from tbe_kernels.observe import took
+from tbe_kernels.scaling import scaled_again, to_be_clamped
 from tbe_kernels.tables import EmbeddingTables
 
 
@@ -90,7 +91,9 @@ VARIANTS = {
 
 
 def gradient_of_per_sample_weights(tables: EmbeddingTables, batch: LookupBatch, grad_output: Tensor) -> Tensor:
-    """fp32 `[N]`, from the rows as they are now."""
+    """fp32 `[N]`, from the rows as they are now. With a `gradient_scale` it stays scaled, as who set the scale expects,
+    but gradients are clamped as the step sees them, unscaled."""
+    grad_output, factor = to_be_clamped(tables, grad_output)
     layout, on_device, config, bags = tables.layout, tables.on_device, tables.config, batch.bags
     gradient = torch.empty(batch.indices.numel(), dtype=torch.float32, device=tables.weights.device)
     for number, bucket in enumerate(layout.buckets):
@@ -123,4 +126,4 @@ def gradient_of_per_sample_weights(tables: EmbeddingTables, batch: LookupBatch, 
             num_warps=config.warps(config.forward_block(bucket.block_d)),
         )
     took("backward.psw_gradient", batch.indices.numel)
-    return gradient
+    return scaled_again(gradient, factor)

@@ -58,7 +58,7 @@ def capture(module: Any, arguments: dict[str, Any], grad_output: Tensor) -> Simp
     """A graph of one forward and backward, after a warm-up whose effects are undone, and its `paths`."""
     paths: set[str] = set()
     state: list[Tensor] = [module.weights.detach(), module.iter, module.bounds_check_warning]
-    state += [value for table in module.split_optimizer_states() for value in table.values()]
+    state += [value for table in module.split_optimizer_states() for value in table]
     before = [value.clone() for value in state]
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

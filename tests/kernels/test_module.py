@@ -137,7 +137,7 @@ BAD_INPUTS: dict[str, tuple[dict[str, Any], str]] = {
 
 def everything(module: tbe.TableBatchedEmbeddingBags) -> list[Tensor]:
     """All that a call could change."""
-    state = [value for table in module.split_optimizer_states() for value in table.values()]
+    state = [value for table in module.split_optimizer_states() for value in table]
     return [t.detach().clone() for t in (module.weights, module.iter, module.bounds_check_warning, *state)]
 
 

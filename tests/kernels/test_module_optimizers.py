@@ -138,13 +138,13 @@ def test_two_steps_of_adam_by_hand(device: torch.device) -> None:
     inputs = {"indices": torch.tensor([1], device=device), "offsets": torch.tensor([0, 1], device=device)}
     module(**inputs).backward(torch.tensor([[4.0, -2.0]], device=device))
     assert module.weights.tolist() == [0, 1, 2 - 1, 3 + 1]
-    (state,) = module.split_optimizer_states()
-    assert state["momentum1"].tolist() == [[0, 0], [2, -1]]
-    assert state["momentum2"].tolist() == [[0, 0], [8, 2]]
+    ((first, second),) = module.split_optimizer_states()
+    assert first.tolist() == [[0, 0], [2, -1]]
+    assert second.tolist() == [[0, 0], [8, 2]]
     module(**inputs).backward(torch.tensor([[-2.0, 1.0]], device=device))
     # m = 0 and 0: a step of nothing, though v is not zero.
     assert module.weights.tolist() == [0, 1, 1, 4]
-    assert state["momentum2"].tolist() == [[0, 0], [6, 1.5]]
+    assert second.tolist() == [[0, 0], [6, 1.5]]
 
 
 @pytest.mark.parametrize("optimizer", list(tbe.OptimType), ids=lambda o: o.name)
