@@ -84,7 +84,7 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
     spoils = (False, True, True) if needs.repairs else (False, True) if config.fused_bounds_check else SELDOM
     if bounds_check_mode != "NONE" and draw(st.sampled_from(spoils)):
         kind = draw(st.sampled_from((needs.repairs or "ids", "ids", "offsets")))
-        drawn = draw(spoiled(drawn, tables, features, indices_dtype, kind))
+        drawn = draw(spoiled(drawn, tables, features, indices_dtype, kind, config.block))
     case_values = draw(
         values(
             tables=tables,
@@ -134,7 +134,8 @@ def batches(
     most_samples = max(1, min(5, steps // (8 * len(features))))
     samples = [draw(st.integers(1, most_samples))] * len(features)
     sizes: tuple[tuple[int, ...], ...] = ()
-    if needs.variable or (not needs.plain and draw(st.sampled_from(SELDOM))):
+    # What a refusal says of a bag is counted out where features have batches of their own.
+    if needs.variable or (not needs.plain and draw(st.sampled_from((False, True) if needs.repairs else SELDOM))):
         sizes = draw(rank_sizes(features=len(features), most=most_samples, aimed=aimed))
         samples = [sum(of_feature) for of_feature in sizes]
     elif not needs.lookups and draw(st.sampled_from(SELDOM)):
@@ -236,16 +237,23 @@ def spoiled(
     features: tuple[int, ...],
     indices_dtype: str,
     kind: str,
+    block: int,
 ) -> list[Batch]:
-    """The batches with a few bad ids (`kind` "ids") in one bag of one of them, or with malformed offsets."""
+    """The batches with a few bad ids (`kind` "ids") in one bag of one of them, or with malformed offsets, above all
+    where a `block` of them begins: a repair hands on there what it has seen."""
     number = draw(st.integers(0, len(drawn) - 1))
     batch = drawn[number]
     f = draw(st.integers(0, len(features) - 1))
     bags = batch.features[f]
     if isinstance(bags, Sampled) or kind == "offsets" or not bags:
         places = sum(map(samples_of, batch.features))
-        edit = st.tuples(st.integers(0, places), st.sampled_from((1, 1000, 0, 2, -1, -(2**31))))
-        edits = tuple(draw(st.lists(edit, min_size=1, max_size=2, unique_by=lambda e: e[0])))
+        borders = [p for start in range(block, places + 1, block) for p in (start - 1, start, start + 1) if p <= places]
+        anywhere = st.integers(0, places)
+        edit = st.tuples(
+            st.one_of(anywhere, st.sampled_from(borders)) if borders else anywhere,
+            st.sampled_from((1, 1000, 0, 2, -1, -(2**31))),
+        )
+        edits = tuple(draw(st.lists(edit, min_size=1, max_size=3, unique_by=lambda e: e[0])))
         spoilt = replace(batch, offsets_edits=edits)
     else:
         rows = tables[features[f]].rows

@@ -35,6 +35,8 @@ AIMED = {
     "an id of exactly the row count": "check.indices",
     "an id that fits once cut to 32 bits": "check.indices",
     "malformed offsets": "check.offsets",
+    "malformed offsets where a block begins": "check.offsets",
+    "a refusal behind a feature without samples": "check.indices",
     "more samples than a small block of offsets": "check.offsets",
     **counted.AIMED,
 }
@@ -117,6 +119,18 @@ def _has_input(argument: str, layout: str) -> Region:
     return lambda case: any(batch.layout_of(argument) == layout for batch in case.batches)
 
 
+def _refused_behind_nothing(case: Case) -> bool:
+    """A bad id of a feature that begins at the same bag as the one before it, which has none."""
+    for batch in case.batches if case.bounds_check_mode == "FATAL" else ():
+        empty = False
+        for table, feature in zip(case.feature_table_map, batch.features, strict=True):
+            bags = () if isinstance(feature, Sampled) else feature
+            if empty and any(not -1 <= i < case.tables[table].rows for bag in bags for i in expand(bag)):
+                return True
+            empty = not samples_of(feature)
+    return False
+
+
 def _has_steps(optimizer: str, steps: int) -> Region:
     """So many backwards with an optimizer."""
     return lambda case: case.optimizer.name == optimizer and len(case.order) - len(set(case.order)) >= steps
@@ -170,6 +184,10 @@ REGIONS: dict[str, Region] = {
     "an id of exactly the row count": _any_id(lambda i, rows: i == rows),
     "an id that fits once cut to 32 bits": _any_id(lambda i, rows: i >= 2**32 and i % 2**32 < rows),
     "malformed offsets": lambda c: any(b.offsets_edits for b in c.batches),
+    "malformed offsets where a block begins": lambda c: any(
+        place and place % config_of(c.routing).block == 0 for b in c.batches for place, _ in b.offsets_edits
+    ),
+    "a refusal behind a feature without samples": _refused_behind_nothing,
     "two forwards before two backwards": lambda c: c.order[:2] == (0, 1),
     "two forwards of one shape before two backwards": lambda c: (
         c.order[:2] == (0, 1) and [*_lengths(c)][: c.num_features] == [*_lengths(c)][c.num_features :][: c.num_features]

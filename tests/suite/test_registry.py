@@ -15,7 +15,7 @@ from corpus.case import Batch, Case, Table
 from oracles.adapters import sweep
 from strategies.routing import routings
 from tbe_kernels.aot.reach import jit_functions, rows, unreachable
-from tbe_kernels.config import KNOBS, KernelConfig
+from tbe_kernels.config import KNOBS, TARGETS, KernelConfig
 from tbe_kernels.knobs import BOTH, Knob
 from tbe_kernels.paths import PATHS
 
@@ -53,7 +53,8 @@ def test_every_knob_has_a_row_and_takes_its_values() -> None:
     assert KNOBS.keys() == {field.name for field in dataclasses.fields(KernelConfig)}
     for knob, row in KNOBS.items():
         for value in row.menu or (1, 7):
-            assert getattr(KernelConfig.for_target("cuda", {knob: value}), knob) == value
+            for target in TARGETS:
+                assert getattr(KernelConfig.for_target(target, {knob: value}), knob) == value
 
 
 @pytest.mark.parametrize(
