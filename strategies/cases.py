@@ -239,13 +239,12 @@ def spoiled(
     kind: str,
     block: int,
 ) -> list[Batch]:
-    """The batches with a few bad ids (`kind` "ids") in one bag of one of them, or with malformed offsets, above all
-    where a `block` of them begins: a repair hands on there what it has seen."""
+    """The batches with bad ids (`kind` "ids") in a few bags of one of them, so that several programs find some, or with
+    malformed offsets, above all where a `block` of them begins: a repair hands on there what it has seen."""
     number = draw(st.integers(0, len(drawn) - 1))
     batch = drawn[number]
-    f = draw(st.integers(0, len(features) - 1))
-    bags = batch.features[f]
-    if isinstance(bags, Sampled) or kind == "offsets" or not bags:
+    bags_of = {f: bags for f, bags in enumerate(batch.features) if bags and not isinstance(bags, Sampled)}
+    if kind == "offsets" or not bags_of:
         places = sum(map(samples_of, batch.features))
         borders = [p for start in range(block, places + 1, block) for p in (start - 1, start, start + 1) if p <= places]
         anywhere = st.integers(0, places)
@@ -256,14 +255,21 @@ def spoiled(
         edits = tuple(draw(st.lists(edit, min_size=1, max_size=3, unique_by=lambda e: e[0])))
         spoilt = replace(batch, offsets_edits=edits)
     else:
-        rows = tables[features[f]].rows
-        bad = [rows, -2, 2**31 - 1, -(2**31), rows + 1]
-        if indices_dtype == "int64":
-            bad += [2**32 + rows - 1] * 3 + [2**32] * 2  # in range, if cut to 32 bits
-        sample = draw(st.integers(0, len(bags) - 1))
-        place = draw(st.integers(0, len(bags[sample])))
-        some = draw(st.lists(st.sampled_from(bad), min_size=1, max_size=3))
-        bag = (*bags[sample][:place], *some, *bags[sample][place:])
-        bags = (*bags[:sample], bag, *bags[sample + 1 :])
-        spoilt = replace(batch, features=(*batch.features[:f], bags, *batch.features[f + 1 :]))
+        for _ in range(draw(st.sampled_from((1, 2, 2, 3)))):
+            f = draw(st.sampled_from(sorted(bags_of)))
+            bags_of[f] = draw(_with_bad_ids(bags_of[f], tables[features[f]].rows, indices_dtype))
+        spoilt = replace(batch, features=tuple(bags_of.get(f, bags) for f, bags in enumerate(batch.features)))
     return [*drawn[:number], spoilt, *drawn[number + 1 :]]
+
+
+@st.composite
+def _with_bad_ids(draw: st.DrawFn, bags: tuple[Bag, ...], rows: int, indices_dtype: str) -> tuple[Bag, ...]:
+    """The bags of a feature, a few bad ids side by side in one of them."""
+    bad = [rows, -2, 2**31 - 1, -(2**31), rows + 1]
+    if indices_dtype == "int64":
+        bad += [2**32 + rows - 1] * 3 + [2**32] * 2  # in range, if cut to 32 bits
+    sample = draw(st.integers(0, len(bags) - 1))
+    place = draw(st.integers(0, len(bags[sample])))
+    some = draw(st.lists(st.sampled_from(bad), min_size=1, max_size=3))
+    bag = (*bags[sample][:place], *some, *bags[sample][place:])
+    return (*bags[:sample], bag, *bags[sample + 1 :])
