@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from tbe_kernels.config import KernelConfig, target_of
 from tbe_kernels.functional import lookup
 from tbe_kernels.identity import as_tensor, differences, identity_of
+from tbe_kernels.operators import lookup_in_graph
 from tbe_kernels.optimizers import DEFAULTS, OptimizerState, OptimType
 from tbe_kernels.spec import BoundsCheckMode, PoolingMode, TableLayout, WeightDecayMode
 from tbe_kernels.tables import EmbeddingTables, RowGradients
+from tbe_kernels.tracing import is_traced
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 #: FBGEMM's default, as those in `DEFAULTS`.
@@ -142,14 +144,11 @@ class TableBatchedEmbeddingBags(nn.Module):
         feature_requires_grad: Tensor | None = None,
     ) -> Tensor:
         """Pooled rows `[B, total_D]` of every bag; `tbe_kernels.functional.lookup` has shapes, dtypes and errors."""
-        return lookup(
-            self.tables,
-            indices,
-            offsets,
-            per_sample_weights,
-            batch_size_per_feature_per_rank,
-            feature_requires_grad,
-        )
+        rest = (per_sample_weights, batch_size_per_feature_per_rank, feature_requires_grad)
+        if is_traced(self.weights, indices):
+            held = {"weights": self.weights, **dict(self.named_buffers(recurse=False))}
+            return lookup_in_graph(self._tables, held, indices, offsets, *rest)
+        return lookup(self.tables, indices, offsets, *rest)
 
     bounds_check_warning: Tensor
     iter: Tensor

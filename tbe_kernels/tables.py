@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tbe_kernels.config import KernelConfig
+from tbe_kernels.description import describe
 from tbe_kernels.optimizers import OptimizerState
 from tbe_kernels.spec import BoundsCheckMode, DeviceLayout, PoolingMode, TableLayout
 
@@ -47,6 +48,8 @@ class EmbeddingTables:
     row_gradients: RowGradients | None = field(init=False, default=None)
     #: The number that autograd gives to the backward that left them.
     left_by_backward: int = field(init=False, default=-1)
+    #: What never changes about these tables, for operators: see `tbe_kernels.description`.
+    description: str = field(init=False)
     on_device: DeviceLayout = field(init=False)
     bounds_check_warning: Tensor = field(init=False)
     #: int64 `[1]`: what the noise of stochastic rounding is made from.
@@ -55,6 +58,10 @@ class EmbeddingTables:
     fused_workspaces: dict[int, tuple[Tensor, Tensor]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
+        constant = ("layout", "pooling_mode", "output_dtype", "bounds_check_mode", "config", "stochastic_rounding")
+        parts = {name: getattr(self, name) for name in (*constant, "max_gradient")}
+        kind, decay_mode = self.optimizer.optimizer, self.optimizer.weight_decay_mode
+        self.description = describe({**parts, "optimizer": kind, "weight_decay_mode": decay_mode})
         self.on_device = self.layout.on(self.weights.device)
         self.bounds_check_warning = torch.zeros(1, dtype=torch.int64, device=self.weights.device)
         self.rounding_seed = torch.zeros(1, dtype=torch.int64, device=self.weights.device)
