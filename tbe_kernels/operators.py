@@ -35,15 +35,12 @@ from tbe_kernels.tracing import save_without_version
 NAMESPACE = __package__
 STATE = ("iter", "momentum1", "momentum2", "hyper", "rounding_seed")
 #: What every operator is handed first, see `Given`.
-_READ = (
-    "Tensor weights, Tensor? iter, Tensor? momentum1, Tensor? momentum2, Tensor? hyper, Tensor? rounding_seed, "
+_GIVEN = (
+    "Tensor{} weights, Tensor{}? iter, Tensor{}? momentum1, Tensor{}? momentum2, Tensor? hyper, Tensor? rounding_seed, "
     "Tensor indices, Tensor offsets, Tensor? per_sample_weights, Tensor? feature_requires_grad, "
     "SymInt[] sizes, SymInt[] ranks, str description, bool bounds_norms"
 )
-_STEPPED = _READ.replace("Tensor weights", "Tensor(a!) weights").replace("Tensor? iter", "Tensor(b!)? iter")
-_STEPPED = _STEPPED.replace("Tensor? momentum1", "Tensor(c!)? momentum1").replace(
-    "Tensor? momentum2", "Tensor(d!)? momentum2"
-)
+_READ, _CHANGED = _GIVEN.format("", "", "", ""), _GIVEN.format("(a!)", "(b!)", "(c!)", "(d!)")
 
 
 def lookup_in_graph(
@@ -177,12 +174,15 @@ def _(*args: Any) -> Tensor:
 @torch.library.custom_op(
     f"{NAMESPACE}::step",
     mutates_args=("weights", "iter", "momentum1", "momentum2"),
-    schema=f"({_STEPPED}, Tensor grad_output, Tensor bag_counts) -> ()",
+    schema=f"({_CHANGED}, Tensor grad_output, Tensor bag_counts) -> ()",
 )
 def _step(*args: Any) -> None:
     """Sum the gradients by row and step the rows. `indices`, `offsets` and `bag_counts` as the lookup left them."""
     given, (grad_output, bag_counts) = Given(*args[:-2]), args[-2:]
     tables = _tables(given)
+    state: dict[str, Any] = dict(zip(STATE, given[1:6], strict=True))
+    tables.rounding_seed = state.pop("rounding_seed")
+    tables.optimizer = tables.optimizer.holding(state)
     counts = bag_counts if tables.pooling_mode is PoolingMode.MEAN else None
     fold_and_step(tables, _batch(tables, given), grad_output.contiguous(), counts)
 
@@ -277,15 +277,10 @@ def _blank(description: str, bounds_norms: bool, device: torch.device) -> Embedd
 
 
 def _tables(given: Given) -> EmbeddingTables:
-    """The tables that an operator works on."""
+    """The tables that an operator works on; their optimizer has nothing to work on."""
     _check_held(given)
     tables = copy.copy(_blank(given.description, given.bounds_norms, given.weights.device))
     tables.weights = given.weights
-    if given.iter is not None:
-        state = {name: getattr(given, name) for name in STATE[:-1]}
-        tables.optimizer = tables.optimizer.holding(state)
-        assert given.rounding_seed is not None
-        tables.rounding_seed = given.rounding_seed
     return tables
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 import torch
@@ -58,10 +58,9 @@ class EmbeddingTables:
     fused_workspaces: dict[int, tuple[Tensor, Tensor]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        constant = ("layout", "pooling_mode", "output_dtype", "bounds_check_mode", "config", "stochastic_rounding")
-        parts = {name: getattr(self, name) for name in (*constant, "max_gradient")}
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name != "weights"}
         kind, decay_mode = self.optimizer.optimizer, self.optimizer.weight_decay_mode
-        self.description = describe({**parts, "optimizer": kind, "weight_decay_mode": decay_mode})
+        self.description = describe({**given, "optimizer": kind, "weight_decay_mode": decay_mode})
         self.on_device = self.layout.on(self.weights.device)
         self.bounds_check_warning = torch.zeros(1, dtype=torch.int64, device=self.weights.device)
         self.rounding_seed = torch.zeros(1, dtype=torch.int64, device=self.weights.device)
