@@ -144,10 +144,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "norms are bounded": {"optimizer": Kind.EXACT_ROWWISE_ADAGRAD, "max_norm": 0.5},
     "rounded stochastically": {**HALF, "output_dtype": torch.bfloat16, "rounding_seed": 3, "learning_rate": 0.3},
     "clipped": {"gradient_clipping": True, "max_gradient": 2.5},
-    "means, fused merge": {
-        "pooling_mode": Pooling.MEAN,
-        "config": {"long_run_merge": "fused", "long_run_threshold": 2},
-    },
+    "fused merge": {"config": {"long_run_merge": "fused", "long_run_threshold": 2}},
 }
 
 

@@ -114,6 +114,12 @@ def fake(module: Module, inputs: dict[str, Any]) -> Tensor:
     return output
 
 
+def fakes_outside(module: Module, inputs: dict[str, Any]) -> Tensor:
+    """Without the mode that they are of."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    return module(**{k: mode.from_tensor(v) if isinstance(v, Tensor) else v for k, v in inputs.items()})
+
+
 def traced(module: Module, inputs: dict[str, Any], kind: Any) -> Tensor:
     def call(indices: Tensor, offsets: Tensor) -> Tensor:
         return module(indices, offsets, batch_size_per_feature_per_rank=inputs["batch_size_per_feature_per_rank"])
@@ -124,6 +130,7 @@ def traced(module: Module, inputs: dict[str, Any], kind: Any) -> Tensor:
 
 PASSES: dict[str, Callable[..., Tensor]] = {
     "fake": fake,
+    "fakes outside": fakes_outside,
     "make_fx real": lambda module, inputs: traced(module, inputs, "real"),
     "make_fx fake": lambda module, inputs: traced(module, inputs, "fake"),
     "make_fx symbolic": lambda module, inputs: traced(module, inputs, "symbolic"),
@@ -140,7 +147,7 @@ def test_what_only_looks_on_leaves_nothing_behind(name: str, device: torch.devic
     output = PASSES[name](module, inputs)
     assert is_unchanged(module, before)
     assert output.shape == twin(**inputs).shape
-    if name == "fake":
+    if name.startswith("fake"):
         assert isinstance(output, FakeTensor)
     else:
         assert torch.equal(output, twin(**inputs))
@@ -231,3 +238,15 @@ def test_what_eager_refuses_is_refused_compiled(name: str, device: torch.device)
         Compiled(module, device)(**batch(device, **changes))
     assert name != "a bad id" or isinstance(error.value, tbe.BoundsCheckError)
     assert is_unchanged(module, before)
+
+
+def test_what_no_number_makes_right_is_refused_when_the_graph_is_made(device: torch.device) -> None:
+    """Before anything runs."""
+    for name in ("ids that are no integers", "offsets of two dimensions", "weights of a mean", "no optimizer"):
+        settings, changes, message = ERRORS[name]
+        with FakeTensorMode():
+            module = make(device, **settings)
+            given = {k: torch.empty(v.shape, dtype=v.dtype, device=device) for k, v in changes.items()}
+            inputs = batch(device, **given)
+            with pytest.raises((ValueError, RuntimeError), match=message):
+                module(**inputs)
