@@ -20,6 +20,7 @@ import tbe_kernels as tbe
 from oracles import interpreter
 from tbe_kernels import batch as bags
 from tbe_kernels import operators
+from tbe_kernels.functional import lookup
 from tests.kernels.test_compiled import (
     SETTINGS,
     Check,
@@ -250,3 +251,10 @@ def test_what_no_number_makes_right_is_refused_when_the_graph_is_made(device: to
             inputs = batch(device, **given)
             with pytest.raises((ValueError, RuntimeError), match=message):
                 module(**inputs)
+
+
+def test_the_eager_lookup_is_not_compiled_into_zeros(device: torch.device) -> None:
+    tables = make(device).tables
+    compiled = Compiled(lambda given: lookup(tables, **given), device)
+    with pytest.raises(Exception, match="lookup: no graph can hold its launches"):
+        compiled(batch(device))
