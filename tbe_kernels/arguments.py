@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 
 from tbe_kernels.batch import BagLayout, LookupBatch, plain_bags, variable_bags
-from tbe_kernels.spec import PoolingMode
+from tbe_kernels.spec import PoolingMode, TableLayout
 from tbe_kernels.tables import EmbeddingTables
 
 INTEGERS = (torch.int32, torch.int64)
@@ -32,8 +32,8 @@ def checked_batch(
         raise RuntimeError(
             "weights: kernels run on a cpu only in Triton's interpreter: set TRITON_INTERPRET=1 at the start"
         )
-    _check_tensor("indices", indices, INTEGERS, tables)
-    _check_tensor("offsets", offsets, INTEGERS, tables)
+    layout, device = tables.layout, tables.weights.device
+    check_arguments(layout, tables.pooling_mode, device, indices, offsets, per_sample_weights, feature_requires_grad)
     if batch_size_per_feature_per_rank is None:
         bags = _plain_bags(tables, offsets)
     else:
@@ -43,20 +43,11 @@ def checked_batch(
         raise ValueError(f"offsets: describe no bag, but there are {N} indices")
     psw = per_sample_weights
     if psw is not None:
-        _check_tensor("per_sample_weights", psw, (torch.float32,), tables)
-        if tables.pooling_mode is not PoolingMode.SUM:
-            raise ValueError(f"per_sample_weights: only SUM takes them, the pooling mode is {tables.pooling_mode.name}")
         if psw.numel() != N:
             raise ValueError(f"per_sample_weights: expected one for each of the {N} indices, got {psw.numel()}")
         psw = psw.detach().contiguous()
     requires = feature_requires_grad
     if requires is not None:
-        _check_tensor("feature_requires_grad", requires, (torch.bool, torch.int32), tables)
-        if requires.numel() != tables.layout.num_features:
-            raise ValueError(
-                f"feature_requires_grad: expected one for each of the {tables.layout.num_features} features, "
-                f"got {requires.numel()}"
-            )
         requires = requires.detach().to(torch.int32).contiguous()
     return LookupBatch(
         indices.detach().contiguous(),
@@ -67,13 +58,38 @@ def checked_batch(
     )
 
 
-def _check_tensor(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], tables: EmbeddingTables) -> None:
+def check_arguments(
+    layout: TableLayout,
+    pooling_mode: PoolingMode,
+    device: torch.device,
+    indices: Tensor,
+    offsets: Tensor,
+    per_sample_weights: Tensor | None,
+    feature_requires_grad: Tensor | None,
+) -> None:
+    """Raise ValueError for what no number of lookups or bags would make right."""
+    _check_tensor("indices", indices, INTEGERS, device)
+    _check_tensor("offsets", offsets, INTEGERS, device)
+    if per_sample_weights is not None:
+        _check_tensor("per_sample_weights", per_sample_weights, (torch.float32,), device)
+        if pooling_mode is not PoolingMode.SUM:
+            raise ValueError(f"per_sample_weights: only SUM takes them, the pooling mode is {pooling_mode.name}")
+    if feature_requires_grad is not None:
+        _check_tensor("feature_requires_grad", feature_requires_grad, (torch.bool, torch.int32), device)
+        if feature_requires_grad.numel() != layout.num_features:
+            raise ValueError(
+                f"feature_requires_grad: expected one for each of the {layout.num_features} features, "
+                f"got {feature_requires_grad.numel()}"
+            )
+
+
+def _check_tensor(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], device: torch.device) -> None:
     if not isinstance(tensor, Tensor):
         raise ValueError(f"{name}: expected a tensor, got {type(tensor).__name__}")
     if tensor.dim() != 1:
         raise ValueError(f"{name}: expected one dimension, got shape {tuple(tensor.shape)}")
-    if tensor.device != tables.weights.device:
-        raise ValueError(f"{name}: expected device {tables.weights.device}, where the weights are, got {tensor.device}")
+    if tensor.device != device:
+        raise ValueError(f"{name}: expected device {device}, where the weights are, got {tensor.device}")
     if tensor.dtype not in dtypes:
         raise ValueError(f"{name}: expected {' or '.join(map(str, dtypes))}, got {tensor.dtype}")
 

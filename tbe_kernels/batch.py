@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tbe_kernels.spec import TableLayout
+from tbe_kernels.tracing import is_traced
 
 
 class BagPlaces(NamedTuple):
@@ -90,7 +91,10 @@ def variable_bags(layout: TableLayout, sizes: Sequence[Sequence[int]], device: t
 
     Made once for each `sizes` and kept for a while, so that a step that was warmed up can be captured; for good, if it
     was. Raises RuntimeError in a capture for sizes that were not seen before: they would have to come from the host.
+    Nothing is kept while a graph is written: what is made then is not of this world.
     """
+    if is_traced():
+        return _variable_bags.__wrapped__(layout, tuple(tuple(s) for s in sizes), device)
     bags = _variable_bags(layout, tuple(tuple(s) for s in sizes), device)
     if _capturing(device) and not any(bags is kept for kept in _kept_for_graphs):
         _kept_for_graphs.append(bags)

@@ -55,8 +55,11 @@ def lookup(
     A lookup made inside a backward is one made again, by `torch.utils.checkpoint`: `tbe_kernels.recompute`.
 
     Raises ValueError for an argument of the wrong type, shape, dtype or device, BoundsCheckError (an IndexError) in
-    mode FATAL, and RuntimeError for tensors on a CPU in a process that does not interpret; nothing is changed then.
+    mode FATAL, and RuntimeError for tensors on a CPU in a process that does not interpret, and under torch.compile,
+    which the module passes on to `tbe_kernels.operators`; nothing is changed then.
     """
+    if torch.compiler.is_compiling():
+        raise RuntimeError("lookup: no graph can hold its launches; call the module, or operators.lookup_in_graph")
     batch = checked_batch(
         tables, indices, offsets, per_sample_weights, batch_size_per_feature_per_rank, feature_requires_grad
     )

@@ -13,11 +13,13 @@ from tbe_kernels.construction import MAX_GRADIENT, clipping, float_dtype, intege
 from tbe_kernels.fbgemm_names import FbgemmNames
 from tbe_kernels.functional import lookup
 from tbe_kernels.identity import as_tensor, differences, identity_of
+from tbe_kernels.operators import lookup_in_graph
 from tbe_kernels.optimizers import DEFAULTS, OptimizerState, OptimType
 from tbe_kernels.parallel import refuse_replicas, refuse_stand_ins
 from tbe_kernels.scaling import checked_scale
 from tbe_kernels.spec import BoundsCheckMode, PoolingMode, TableLayout, WeightDecayMode
 from tbe_kernels.tables import EmbeddingTables, RowGradients
+from tbe_kernels.tracing import is_traced
 
 
 class TableBatchedEmbeddingBags(FbgemmNames, nn.Module):
@@ -148,16 +150,14 @@ class TableBatchedEmbeddingBags(FbgemmNames, nn.Module):
         feature_requires_grad: Tensor | None = None,
     ) -> Tensor:
         """Pooled rows `[B, total_D]` of every bag; `tbe_kernels.functional.lookup` has shapes, dtypes and errors."""
+        rest = (per_sample_weights, batch_size_per_feature_per_rank, feature_requires_grad)
+        if is_traced(self.weights, indices):
+            refuse_replicas(self, self._tables)
+            held = {"weights": self.weights, **dict(self.named_buffers(recurse=False))}
+            return lookup_in_graph(self._tables, held, indices, offsets, *rest)
         tables = self.tables
         refuse_replicas(self, tables)
-        return lookup(
-            tables,
-            indices,
-            offsets,
-            per_sample_weights,
-            batch_size_per_feature_per_rank,
-            feature_requires_grad,
-        )
+        return lookup(tables, indices, offsets, *rest)
 
     bounds_check_warning: Tensor
     iter: Tensor

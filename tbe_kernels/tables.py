@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tbe_kernels.config import KernelConfig
+from tbe_kernels.description import describe
 from tbe_kernels.optimizers import OptimizerState
 from tbe_kernels.spec import BoundsCheckMode, DeviceLayout, PoolingMode, TableLayout
 
@@ -26,6 +27,10 @@ class RowGradients(NamedTuple):
     rows: Tensor
     gradients: Tensor
     count: Tensor  # type: ignore[assignment]  # not tuple.count
+
+
+#: What a description of tables leaves out, for it may change.
+TENSORS = ("weights", "gradient_scale")
 
 
 @dataclass
@@ -49,6 +54,8 @@ class EmbeddingTables:
     row_gradients: RowGradients | None = field(init=False, default=None)
     #: The number that autograd gives to the backward that stepped, or left them, last: a later one has a larger one.
     last_backward: int = field(init=False, default=-1)
+    #: What never changes about these tables, for operators: see `tbe_kernels.description`.
+    description: str = field(init=False)
     on_device: DeviceLayout = field(init=False)
     bounds_check_warning: Tensor = field(init=False)
     #: int64 `[1]`: what the noise of stochastic rounding is made from.
@@ -57,6 +64,9 @@ class EmbeddingTables:
     fused_workspaces: dict[int, tuple[Tensor, Tensor]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name not in TENSORS}
+        kind, decay_mode = self.optimizer.optimizer, self.optimizer.weight_decay_mode
+        self.description = describe({**given, "optimizer": kind, "weight_decay_mode": decay_mode})
         self.on_device = self.layout.on(self.weights.device)
         self.bounds_check_warning = torch.zeros(1, dtype=torch.int64, device=self.weights.device)
         self.rounding_seed = torch.zeros(1, dtype=torch.int64, device=self.weights.device)
