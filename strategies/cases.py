@@ -38,6 +38,7 @@ from tbe_kernels.paths import Eligibility, KernelPath
 #: Longest runs of wide rows, or of many features: both multiply what a lookup costs.
 COSTLY_RUN = 10
 SELDOM = (False,) * 9 + (True,)
+SOMETIMES = (False,) * 5 + (True,)
 MANY_SAMPLES = (16, 17, 33)
 POOLING = ("SUM", "SUM", "MEAN", "MEAN", "NONE")
 #: Orders of forwards (first mention) and backwards (second), by number of batches. A last forward may have no backward.
@@ -135,7 +136,7 @@ def batches(
     samples = [draw(st.integers(1, most_samples))] * len(features)
     sizes: tuple[tuple[int, ...], ...] = ()
     # What a refusal says of a bag is counted out where features have batches of their own.
-    if needs.variable or (not needs.plain and draw(st.sampled_from((False, True) if needs.repairs else SELDOM))):
+    if needs.variable or (not needs.plain and draw(st.sampled_from((False, True) if needs.repairs else SOMETIMES))):
         sizes = draw(rank_sizes(features=len(features), most=most_samples, aimed=aimed))
         samples = [sum(of_feature) for of_feature in sizes]
     elif not needs.lookups and draw(st.sampled_from(SELDOM)):

@@ -57,6 +57,7 @@ HINTS = (
         "ALIGN=bucket.variable_alignment if bags.is_variable else bucket.alignment",
         "ALIGN=bucket.alignment",
         "forward.pooled.variable",
+        size=(3, 3, 6),
         guard="hints",
     ),
     Fault(
@@ -183,6 +184,14 @@ COUNTDOWN = (
 
 #: What the oracle of values has to see, since no order of programs matters to it.
 VALUES = (
+    Fault(
+        "gradient rows of a variable batch are promised the alignment of a plain one",
+        "backward/rows.py",
+        '"ALIGN": bucket.variable_alignment if batch.bags.is_variable else bucket.alignment',
+        '"ALIGN": bucket.alignment',
+        "forward.pooled.variable",
+        size=(3, 6, 6),
+    ),
     Fault(
         "a stale counter",
         _FUSED,
