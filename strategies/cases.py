@@ -86,6 +86,8 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
     if bounds_check_mode != "NONE" and draw(st.sampled_from(spoils)):
         kind = draw(st.sampled_from((needs.repairs or "ids", "ids", "offsets")))
         drawn = draw(spoiled(drawn, tables, features, indices_dtype, kind, config.block))
+    weights_dtype = draw(st.sampled_from(needs.case.get("weights_dtype", DTYPES)))
+    output_dtype = draw(st.sampled_from(needs.case.get("output_dtype", DTYPES)))
     case_values = draw(
         values(
             tables=tables,
@@ -94,6 +96,7 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
             optimizer=optimizer,
             mean=pooling_mode == "MEAN",
             products=needs.one_table is not None,
+            narrowed=weights_dtype == "float32" != output_dtype,
         )
     )
     case = Case(
@@ -103,8 +106,8 @@ def cases(draw: st.DrawFn, *, path: KernelPath | None = None, limits: Limits = I
         order=order,
         pooling_mode=pooling_mode,
         optimizer=_any_rate(draw, optimizer) if case_values.mode == "general" else optimizer,
-        weights_dtype=draw(st.sampled_from(needs.case.get("weights_dtype", DTYPES))),
-        output_dtype=draw(st.sampled_from(needs.case.get("output_dtype", DTYPES))),
+        weights_dtype=weights_dtype,
+        output_dtype=output_dtype,
         indices_dtype=indices_dtype,
         offsets_dtype=draw(st.sampled_from(INTEGERS)),
         bounds_check_mode=bounds_check_mode,

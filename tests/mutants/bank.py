@@ -131,7 +131,7 @@ def _mutants(
 
 
 def _nodes(function: ast.FunctionDef) -> Iterator[Any]:
-    """What may be changed: the body without its docstring, and without what only refuses bad arguments."""
+    """What may be changed: the body without its docstring, without types, and without what only refuses arguments."""
     body = function.body[1:] if ast.get_docstring(function) else function.body
     frontier: list[ast.AST] = list(reversed(body))
     while frontier:
@@ -140,7 +140,8 @@ def _nodes(function: ast.FunctionDef) -> Iterator[Any]:
             continue
         if hasattr(node, "lineno"):
             yield node
-        frontier += reversed(list(ast.iter_child_nodes(node)))
+        inside = [node.target, node.value] if isinstance(node, ast.AnnAssign) else ast.iter_child_nodes(node)
+        frontier += reversed([child for child in inside if child is not None])
 
 
 def _source(change: ast.AST, node: ast.AST) -> str:
