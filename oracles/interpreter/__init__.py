@@ -3,8 +3,8 @@
 `install()` makes it faithful where it differs from a GPU (`casts`, `histograms`), makes it show what it hides
 (`poison`, the bounds in `memory`, `overflow`, `hints`) and quick enough to fuzz in (`pace`). `races` and `schedules`
 watch, or steer, what the programs of a launch do to each other. `controls` then proves that each guard sees its fault.
-`install()` has to be called in an interpreting process (`TRITON_INTERPRET=1` before the first `import triton`). For
-coverage, `arcs` notes which lines of kernels run.
+`install()` has to be called in an interpreting process (`TRITON_INTERPRET=1` before the first `import triton`);
+`uninstall()` takes all of it out again (`scope`). For coverage, `arcs` notes which lines of kernels run.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import functools
 import os
 import warnings
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 
 class PaceWarning(UserWarning):
@@ -45,9 +46,36 @@ def quick() -> bool:
 
 @functools.cache
 def install() -> None:
-    """Put the hooks in, once for the process. Raises RuntimeError in a process that compiles, or if a guard is dead."""
+    """Put the hooks in, once for the process, unless `uninstall` takes them out. Raises RuntimeError in a process that
+    compiles, or if a guard is dead; nothing is patched then."""
     if not interpreting():
         raise RuntimeError("the interpreter's hooks need TRITON_INTERPRET=1, set before triton is imported")
+    from oracles.interpreter import scope
+
+    held = scope.remember()
+    try:
+        _patch()
+    except BaseException:
+        scope.put_back(held)
+        raise
+    _held.append(held)
+
+
+def uninstall() -> None:
+    """Triton's interpreter as it was before `install`, which may be called again. Nothing happens without it."""
+    from oracles.interpreter import launch, scope
+
+    while _held:
+        scope.put_back(_held.pop())
+    launch.at_end.clear()
+    install.cache_clear()
+
+
+#: What Triton's namespaces held before they were patched; empty where they are not.
+_held: list[Any] = []
+
+
+def _patch() -> None:
     from oracles.interpreter import controls, hints, launch, memory, overflow
     from oracles.interpreter.faithful import casts, histograms, poison
 

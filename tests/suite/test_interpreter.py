@@ -108,6 +108,16 @@ def test_casts_to_bf16_round_once_to_nearest_even(wide: torch.dtype, values: lis
     assert torch.equal(out.to(torch.float64), expected)
 
 
+@pytest.mark.parametrize("pace", ["0", "1"])
+def test_every_patch_is_taken_out_again(pace: str) -> None:
+    """In a process of its own, twice: with the patches a fault is seen, without them nothing of Triton's is another."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.programs.patched"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "TBE_PACE": pace})
+    first, *turns = ran.stdout.splitlines()
+    assert first.endswith("seen: False, changed: []")
+    assert turns == ["installed, seen: True, changed: True", "taken out, seen: False, changed: []"] * 2
+
+
 def test_bf16_widens_exactly_for_every_pattern() -> None:
     interpreter.install()
     x = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
