@@ -72,6 +72,18 @@ def test_what_is_put_in_place_is_used_trained_and_saved(
     assert int(second.iter) == int(first.iter) == 2
 
 
+@pytest.mark.parametrize("take", [loaded, assigned, set_one_by_one])
+def test_a_lookup_for_inference_may_be_the_first_after_tensors_were_put_in_place(
+    take: Callable[[Module, dict[str, Tensor]], None], device: torch.device
+) -> None:
+    """What it makes is not left to be written to in training."""
+    first, second = make(device, optimizer=ADAM), make(device, optimizer=ADAM, learning_rate=0.5)
+    take(second, first.state_dict())
+    with torch.inference_mode():
+        second(**batch(device))
+    expect_twins(first, second)
+
+
 def test_a_functional_call_uses_and_trains_what_it_is_given(device: torch.device) -> None:
     module, twin = make(device), make(device)
     before = module.weights.detach().clone()
