@@ -192,3 +192,29 @@ def test_hyper_parameters_are_the_checkpoint_s(device: torch.device) -> None:
     assert float(torch.linalg.vector_norm(touched)) <= 1.0 + 1e-6
     first.load_state_dict(make(device, optimizer=ADAGRAD).state_dict())
     expect_twins(first, make(device, optimizer=ADAGRAD))
+
+
+def test_a_lookup_begun_before_a_checkpoint_was_loaded_goes_on_with_what_it_says(device: torch.device) -> None:
+    """What is set afterwards reaches its backward too: the bound of norms, the scale, where row gradients are left."""
+    bounded = make(device, optimizer=ADAGRAD, max_norm=1.0)
+    module = make(device, optimizer=ADAGRAD)
+    output = module(**batch(device))
+    module.load_state_dict(bounded.state_dict())
+    output.sum().backward()
+    step_of = make(device, optimizer=ADAGRAD, max_norm=1.0)
+    step_of(**batch(device)).sum().backward()
+    assert torch.equal(module.weights, step_of.weights)
+
+    module, plain = make(device), make(device)
+    output = module(**batch(device))
+    module.load_state_dict(plain.state_dict())
+    module.gradient_scale = torch.tensor(4.0, device=device)
+    (4 * output.sum()).backward()
+    plain(**batch(device)).sum().backward()
+    assert torch.equal(module.weights, plain.weights)
+
+    module = make(device, optimizer=tbe.OptimType.NONE)
+    output = module(**batch(device))
+    module.load_state_dict(module.state_dict())
+    output.sum().backward()
+    assert module.row_gradients is not None
