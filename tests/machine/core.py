@@ -67,7 +67,7 @@ class Core(RuleBasedStateMachine):
         """A module, and now and then a second one that differs in one knob."""
         self.bare = data.draw(made.bare_cases(), "module")
         self.begin_with(self.bare)
-        if data.draw(st.integers(0, 2), "second") == 0:
+        if data.draw(st.booleans(), "second"):
             self.begin_with(data.draw(made.with_another_knob(self.bare), "second module"))
 
     def begin_with(self, bare: Case) -> Subject:
@@ -159,8 +159,12 @@ class Core(RuleBasedStateMachine):
         if (None if scale is None else float(scale)) != twin.scale:
             raise Wrong(f"gradient_scale = {scale}, expected {twin.scale}")
         config = self.package.KernelConfig.for_target("interpreter", subject.bare.routing)
-        if module.tables.config != config:
-            raise Wrong(f"the knobs are {module.tables.config}, expected {config}")
+        tables = module.tables
+        if tables.config != config:
+            raise Wrong(f"the knobs are {tables.config}, expected {config}")
+        have = (tables.stochastic_rounding, tables.max_gradient)
+        if have != (self.bare.stochastic_rounding, self.bare.optimizer.max_gradient):
+            raise Wrong(f"rounding and clipping are {have}")
 
     def teardown(self) -> None:
         torch.use_deterministic_algorithms(False)

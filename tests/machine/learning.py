@@ -1,10 +1,10 @@
-"""Rules of the machine: lookups in every way that people make them, and their backwards, whole, in part or not at all."""
+"""Rules of the machine: lookups in every way that people make them; backwards, whole, in part or not at all."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,15 +13,18 @@ from hypothesis.stateful import rule
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+import tbe_kernels
 from corpus.case import Case
 from oracles.values import interval as iv
 from oracles.values.interval import Interval
+from tests.machine import made
 from tests.machine.core import META, MOST_PENDING, Core, Subject
 from tests.machine.lookups import Pending, arguments, lookup_cases, tensors_of
-from tests.machine.twin import Twin, Wrong, demand_within
+from tests.machine.twin import Twin, Wrong, demand_bits, demand_within
 
 #: How a lookup is made. "hooked": with hooks of the module's and the output's that change nothing.
 WAYS = ("plain", "plain", "plain", "no_grad", "inference", "checkpointed", "reentrant", "hooked")
+DETERMINISM = st.sampled_from((None, None, "asked for", "warned of"))
 Call = Callable[..., Tensor]
 
 
@@ -67,19 +70,19 @@ class Learning(Core):
     ) -> Pending | None:
         """Make a lookup and compare its output; what is left to do for its backward, or None."""
         twin, module = twin or subject.twin, subject.module
-        made, tensors = call or module, tensors_of(case)
+        look, tensors = call or module, tensors_of(case)
         leaf = tensors.per_sample_weights if case.batches[0].psw == "trained" else None
         passed = tensors.per_sample_weights if leaf is None or leaf_is_passed else leaf * 1.0
         reference = twin.reference(case)
         if reference.effective.refusal is not None:
-            self.is_fatal(lambda: made(**arguments(case, tensors, passed)), reference.effective.refusal)
+            self.is_fatal(lambda: look(**arguments(case, tensors, passed)), reference.effective.refusal)
             return None
         if way == "reentrant" and twin.frozen:
             way = "plain"  # a reentrant checkpoint wants something to train
         graded = way not in ("no_grad", "inference")
         steps = graded and not twin.frozen
         with self.calling(meta):
-            output = self._made(module, made, way, case, tensors, passed)
+            output = self._made(module, look, way, case, tensors, passed)
         products = bool(self.paths["forward.small_table"])
         twin.value("bounds_check_warning").add_(reference.effective.warnings)
         expected = reference.forward(twin.by_table("weights"), twin.accumulator(), products)
@@ -95,11 +98,11 @@ class Learning(Core):
         subject.pending = [*subject.pending, pending][-MOST_PENDING:]
         return pending
 
-    def _made(self, module: Any, made: Call, way: str, case: Case, tensors: Any, passed: Tensor | None) -> Tensor:
+    def _made(self, module: Any, look: Call, way: str, case: Case, tensors: Any, passed: Tensor | None) -> Tensor:
         """The output of a lookup that is made in some way."""
 
         def made_with(weights: Tensor | None, anchor: Tensor) -> Tensor:
-            return made(**arguments(case, tensors, weights))
+            return look(**arguments(case, tensors, weights))
 
         anchor = torch.zeros(1, device="cpu", requires_grad=True)  # what a reentrant checkpoint goes by
         if way in ("checkpointed", "reentrant"):
@@ -149,7 +152,7 @@ class Learning(Core):
         data=st.data(),
         retain=st.booleans(),
         meta=META,
-        determinism=st.sampled_from((None, None, None, "asked for", "warned of")),
+        determinism=DETERMINISM,
     )
     def backward(self, data: st.DataObject, retain: bool, meta: bool, determinism: str | None) -> None:
         """Of any lookup, in any order; a second one where the graph was retained, refused where it was not."""
@@ -157,24 +160,48 @@ class Learning(Core):
         if picked is not None:
             self.step_back(*picked, retain, meta, determinism)
 
-    @rule(data=st.data(), meta=META)
-    def train(self, data: st.DataObject, meta: bool) -> None:
-        """A lookup and at once its backward."""
+    @rule(data=st.data(), meta=META, way=st.sampled_from(WAYS), determinism=DETERMINISM)
+    def train(self, data: st.DataObject, meta: bool, way: str, determinism: str | None) -> None:
+        """A lookup and at once its backward; one that asks for no backward first, where that is its way."""
         subject = self.pick(data)
-        pending = self.look_up(subject, data.draw(lookup_cases(self.bare), "lookup"))
+        pending = self.look_up(subject, data.draw(lookup_cases(self.bare), "lookup"), way)
+        if pending is None:
+            pending = self.look_up(subject, data.draw(lookup_cases(self.bare), "second lookup"))
         if pending is not None:
-            self.step_back(subject, pending, False, meta)
+            self.step_back(subject, pending, False, meta, determinism)
             self.look_closely(subject)
+
+    @contextmanager
+    def amid_lookups(self, data: st.DataObject, subject: Subject) -> Iterator[None]:
+        """Around something that changes a module: a lookup may be begun before, or inference come first after."""
+        when = data.draw(st.sampled_from(("never", "before", "before", "after")), "a lookup")
+        case = data.draw(lookup_cases(self.bare), "lookup")
+        pending = self.look_up(subject, case) if when == "before" else None
+        yield
+        if when == "after":
+            self.look_up(subject, case, "inference")
+            pending = self.look_up(subject, case)
+        if pending is not None and any(p is pending for p in subject.pending):
+            self.step_back(subject, pending, False)
+
+    @rule(data=st.data())
+    def train_in_turn(self, data: st.DataObject) -> None:
+        """The same batch in every module: what they share in secret shows where they differ."""
+        case = data.draw(lookup_cases(self.bare), "lookup")
+        for subject in self.subjects:
+            pending = self.look_up(subject, case)
+            if pending is not None:
+                self.step_back(subject, pending, False)
 
     @rule(data=st.data(), meta=META, backwards=st.booleans())
     def train_twice(self, data: st.DataObject, meta: bool, backwards: bool) -> None:
         """Two lookups before two backwards, perhaps of two modules; the last one first, or the first one."""
-        made = []
+        begun = []
         for _ in range(2):
             subject = self.pick(data)
             pending = self.look_up(subject, data.draw(lookup_cases(self.bare), "lookup"), meta=meta)
-            made += [(subject, pending)] if pending is not None else []
-        for subject, pending in reversed(made) if backwards else made:
+            begun += [(subject, pending)] if pending is not None else []
+        for subject, pending in reversed(begun) if backwards else begun:
             self.step_back(subject, pending, retain=True, meta=meta)
             self.look_closely(subject)
 
@@ -192,6 +219,7 @@ class Learning(Core):
             return
         before = None if pending.leaf is None or pending.leaf.grad is None else pending.leaf.grad.clone()
         steps = pending.steps and not twin.frozen
+        values = {name: held.value.clone() for name, held in twin.held.items()}
         merge = subject.bare.routing.get("long_run_merge", "auto")
         told = steps and determinism is not None and merge in ("atomic", "fused")
         context = _determinism(determinism)
@@ -210,6 +238,8 @@ class Learning(Core):
             raise Wrong(f"warnings: {[str(w.message) for w in heard]}")
         pending.freed = not retain
         self.has_stepped(subject, pending, twin, steps, before)
+        if steps and self.bare.stochastic_rounding and self.bare.weights_dtype != "float32":
+            self.is_rounded_alike(subject, pending, twin, values)
 
     def has_stepped(
         self, subject: Subject, pending: Pending, twin: Twin, steps: bool, before: Tensor | None, psw: bool = True
@@ -222,6 +252,15 @@ class Learning(Core):
         if steps:
             twin.follow(pending.case, expected, {name: held.tensor for name, held in twin.held.items()})
             demand_bits_of(twin)
+
+    def is_rounded_alike(self, subject: Subject, pending: Pending, twin: Twin, values: dict[str, Tensor]) -> None:
+        """Chance is a function of seed, iteration and element: a new module in the same state has the same luck."""
+        new = made.make(tbe_kernels, subject.bare)
+        new.load_state_dict({**values, "_extra_state": new.get_extra_state()})
+        with self.calling():
+            output = new(**arguments(pending.case, pending.tensors, pending.tensors.per_sample_weights))
+            output.backward(pending.tensors.grad_output)
+        demand_bits("weights rounded by chance", new.weights, twin.held["weights"].tensor)
 
     def is_gradient(
         self, allowed: Interval | None, actual: Tensor | None, twin: Twin, before: Tensor | None = None
@@ -263,8 +302,8 @@ class Learning(Core):
 
     @rule(data=st.data(), at=st.sampled_from(("output", "passed", "leaf")))
     def interrupted_backward(self, data: st.DataObject, at: str) -> None:
-        """It raises before the lookup's part, when nothing may have moved, or behind it, when the step is taken whole or
-        not at all."""
+        """It raises before the lookup's part, when nothing may have moved, or behind it, when the step is taken whole
+        or not at all."""
         picked = self.pick_pending(data)
         if picked is None:
             return

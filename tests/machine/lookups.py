@@ -30,7 +30,8 @@ def lookup_cases(draw: DrawFn, bare: Case, trained: bool = False, refused: bool 
             bags = [(*bag, rows) for bag in bags]
         features.append(tuple(bags))
         sizes.append(of_ranks)
-    psw, wanted = "none", ()
+    psw = "none"
+    wanted: tuple[int, ...] = ()
     if bare.pooling_mode == "SUM":
         psw = "trained" if trained else draw(st.sampled_from(("none", "trained", "given", "trained")))
         if psw != "none" and not draw(st.integers(0, 3)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from hypothesis.stateful import precondition, rule
 
 from corpus.case import Case, Table
 from tests.machine import made
-from tests.machine.core import META, Core
+from tests.machine.core import META
 from tests.machine.learning import Learning
 from tests.machine.lookups import arguments, lookup_cases, tensors_of
 from tests.machine.storing import nested
@@ -49,7 +50,7 @@ def of_others(bare: Case) -> dict[str, Case]:
     return found
 
 
-class Refusing(Learning, Core):
+class Refusing(Learning):
     """Wrong input, wrong settings, wrong checkpoints."""
 
     @rule(data=st.data(), name=st.sampled_from(("bad id", "values", *sorted(WRONG_INPUTS))))
@@ -61,7 +62,7 @@ class Refusing(Learning, Core):
             self.look_up(subject, case)
         elif name == "values":
             for values in WRONG_VALUES:
-                self.refuses(ValueError, "", lambda values=values: subject.module.update_hyper_parameters(values))
+                self.refuses(ValueError, "", partial(subject.module.update_hyper_parameters, values))
             self.refuses(ValueError, "rounding_seed", lambda: subject.module.set_rounding_seed(2**63))
             self.refuses(ValueError, "step", lambda: subject.module.set_optimizer_step(-1))
         else:

@@ -14,7 +14,7 @@ from hypothesis.stateful import rule
 from torch import Tensor, nn
 
 from tests.machine import made
-from tests.machine.core import META, Core, Saved, Subject
+from tests.machine.core import META, Saved, Subject
 from tests.machine.learning import Learning
 from tests.machine.lookups import lookup_cases
 from tests.machine.twin import Held, Twin
@@ -42,7 +42,7 @@ def tensors_in(module: Any) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-class Storing(Learning, Core):
+class Storing(Learning):
     """Checkpoints, copies, replacements."""
 
     @rule(data=st.data(), filed=st.booleans(), as_part=st.booleans(), meta=META)
@@ -77,6 +77,11 @@ class Storing(Learning, Core):
             subject = self.begin_with(dataclasses.replace(other, routing=knobs))
         else:
             subject = self.pick(data)
+        with self.amid_lookups(data, subject):
+            self.take(subject, saved, assign, as_part, meta)
+
+    def take(self, subject: Subject, saved: Saved, assign: bool, as_part: bool, meta: bool) -> None:
+        """Load a saved state."""
         given = {name: tensor.clone() for name, tensor in saved.state.items()}
         with self.calling(meta):
             if as_part:
@@ -113,7 +118,9 @@ class Storing(Learning, Core):
         twin.left = None
         if go_on:
             self.subjects = [s for s in self.subjects if s is not subject]
-        self.add(Subject(module, twin, subject.bare, subject.training))
+        made_anew = Subject(module, twin, subject.bare, subject.training)
+        self.add(made_anew)
+        self.look_closely(made_anew)
 
     def replacement(self, data: st.DataObject, twin: Twin, name: str) -> Tensor:
         """Another tensor for a name: small numbers that it may hold."""
@@ -125,9 +132,14 @@ class Storing(Learning, Core):
 
     @rule(data=st.data())
     def replace_tensor(self, data: st.DataObject) -> None:
-        """`module.weights = Parameter(...)`, or a buffer: used, trained and saved from now on. Lookups made before go on
-        with the one that was there."""
+        """`module.weights = Parameter(...)`, or a buffer: used, trained and saved from now on. Lookups made before go
+        on with the one that was there."""
         subject = self.pick(data)
+        with self.amid_lookups(data, subject):
+            self.put_in_place(data, subject)
+
+    def put_in_place(self, data: st.DataObject, subject: Subject) -> None:
+        """Another tensor, in the module and in its twin."""
         name = data.draw(st.sampled_from(sorted(subject.twin.held)), "which tensor")
         held, frozen = subject.twin.held, subject.twin.frozen
         tensor = self.replacement(data, subject.twin, name)

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from tests.machine import made
-from tests.machine.core import META, Core
+from tests.machine.core import META
+from tests.machine.learning import Learning
 from tests.machine.twin import HYPER
-
 
 #: Methods of any module that cast it, and to what.
 DTYPES = {"float": "float32", "half": "float16", "bfloat16": "bfloat16", "double": "float64"}
 
 
-class Turning(Core):
+class Turning(Learning):
     """Learning rate, hyper-parameters, seed, scale, freezing; and calls that change nothing."""
 
     @rule(data=st.data(), rate=st.sampled_from(made.RATES), meta=META, by=st.sampled_from(("name", "names")))
@@ -40,10 +40,11 @@ class Turning(Core):
             return
         chosen = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True), "names")
         values = {name: data.draw(st.sampled_from(made.MENU[name]), name) for name in chosen}
-        with self.calling(meta):
-            subject.module.update_hyper_parameters(values)
-        for name, value in values.items():
-            subject.twin.value("hyper")[1 + HYPER[given.name].index(name)] = value
+        with self.amid_lookups(data, subject):
+            with self.calling(meta):
+                subject.module.update_hyper_parameters(values)
+            for name, value in values.items():
+                subject.twin.value("hyper")[1 + HYPER[given.name].index(name)] = value
 
     @rule(data=st.data(), seed=st.sampled_from((None, *made.SEEDS)), step=st.sampled_from((0, 1, 5, 1000)))
     def set_seed_or_step(self, data: st.DataObject, seed: int | None, step: int) -> None:

@@ -37,7 +37,7 @@ HYPER: dict[str, tuple[str, ...]] = {
 }
 
 
-class Wrong(AssertionError):
+class Wrong(AssertionError):  # noqa: N818  # a verdict
     """The module is not what its twin says."""
 
 
