@@ -33,7 +33,7 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "long_run_merge": ("atomic", "ordered", "fused"),
     "hoist_transpose_to_forward": (True,),
     "fused_bounds_check": (True,),
-    "min_block_d": (1, 4),
+    "min_block_d": (1, 2),
     "bags_per_program": (1, 3),
     "accumulate_fp64": (False,),
     "small_table": ("never", "always"),
@@ -62,7 +62,7 @@ def knobs(draw: DrawFn) -> dict[str, Any]:
 def bare_cases(draw: DrawFn) -> Case:
     """Tables, features, optimizer and modes of a module; one or two tables of a few rows."""
     pooling = draw(st.sampled_from(("SUM", "SUM", "MEAN", "NONE")))
-    dims = st.integers(1, 4)
+    dims = st.sampled_from((1, 2, 3, 4, 6))
     first = draw(dims)
     tables = tuple(
         Table(draw(st.integers(1, 4)), first if pooling == "NONE" else draw(dims))

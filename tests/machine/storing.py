@@ -140,7 +140,7 @@ class Storing(Learning):
 
     def put_in_place(self, data: st.DataObject, subject: Subject) -> None:
         """Another tensor, in the module and in its twin."""
-        name = data.draw(st.sampled_from(sorted(subject.twin.held)), "which tensor")
+        name = data.draw(st.sampled_from((*sorted(subject.twin.held), "rounding_seed")), "which tensor")
         held, frozen = subject.twin.held, subject.twin.frozen
         tensor = self.replacement(data, subject.twin, name)
         value = tensor.clone()

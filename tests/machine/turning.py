@@ -61,8 +61,9 @@ class Turning(Learning):
     def set_gradient_scale(self, data: st.DataObject, scale: float | None) -> None:
         """A power of two: unscaled gradients keep every bit."""
         subject = self.pick(data)
-        subject.module.gradient_scale = None if scale is None else torch.tensor(scale)
-        subject.twin.scale = scale
+        with self.amid_lookups(data, subject):
+            subject.module.gradient_scale = None if scale is None else torch.tensor(scale)
+            subject.twin.scale = scale
 
     @rule(data=st.data(), first=st.integers(0, 12))
     def write_weights(self, data: st.DataObject, first: int) -> None:
@@ -73,11 +74,12 @@ class Turning(Learning):
     def freeze_or_thaw(self, data: st.DataObject) -> None:
         subject = self.pick(data)
         weights = subject.twin.held["weights"]
-        weights.frozen = not weights.frozen
-        if data.draw(st.booleans(), "the whole module"):
-            subject.module.requires_grad_(not weights.frozen)
-        else:
-            subject.module.weights.requires_grad_(not weights.frozen)
+        with self.amid_lookups(data, subject):
+            weights.frozen = not weights.frozen
+            if data.draw(st.booleans(), "the whole module"):
+                subject.module.requires_grad_(not weights.frozen)
+            else:
+                subject.module.weights.requires_grad_(not weights.frozen)
 
     @rule(data=st.data(), name=st.sampled_from(("train", "zero_grad", *DTYPES, "cpu", "meta")))
     def usual_call(self, data: st.DataObject, name: str) -> None:
