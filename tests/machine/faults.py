@@ -49,6 +49,7 @@ STATE_FAULTS = (
         "optimizers.py",
         "held = {name: self.hyper[n : n + 1] for",
         "held = {name: self.hyper[n : n + 1].clone() for",
+        in_short=False,
     ),
     fault(
         "tensors put in place keep the views of those before",
