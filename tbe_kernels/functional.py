@@ -135,7 +135,7 @@ class _Lookup(torch.autograd.Function):
         psw_gradient = None
         if ctx.needs_input_grad[1]:
             psw_gradient = gradient_of_per_sample_weights(tables, batch, grad_output)
-        if ctx.needs_input_grad[0]:
+        if ctx.needs_input_grad[0] and tables.weights.requires_grad:  # not frozen since the forward
             take = partial(fold_and_step, tables, batch, grad_output, counts, ctx.plan, row_counts)
             if ctx.step is not None:
                 ctx.step.take = take

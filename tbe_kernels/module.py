@@ -138,7 +138,11 @@ class TableBatchedEmbeddingBags(FbgemmNames, nn.Module):
         return self._take_tensors()
 
     def _take_tensors(self) -> EmbeddingTables:
-        self._tables = self._tables.holding({name: getattr(self, name) for name in self._tables.tensors()})
+        """Tables in the tensors that the module holds: the same, on which lookups may have been begun, if those are."""
+        known = self._tables.tensors()
+        held = {name: getattr(self, name) for name in known}
+        if any(held[name] is not tensor for name, tensor in known.items()):
+            self._tables = self._tables.holding(held)
         return self._tables
 
     def forward(

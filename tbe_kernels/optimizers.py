@@ -170,8 +170,9 @@ class OptimizerState:
         """Views of single hyper-parameters."""
         held = {name: self.hyper[n : n + 1] for n, name in enumerate(self.row.hyperparameters, start=1)}
         self._betas = [held[name] for name in FRACTIONS if name in held]
-        device = self.hyper.device
-        self.bias_corrections = torch.zeros(2, dtype=torch.float32, device=device) if self._betas else None
+        with torch.inference_mode(False):  # every step writes into it, also where a lookup for inference comes first
+            zeros = torch.zeros(2, dtype=torch.float32, device=self.hyper.device)
+        self.bias_corrections = zeros if self._betas else None
         self.max_norm = held.get("max_norm") if self.bounds_norms else None
 
     def holding(self, tensors: Mapping[str, Tensor]) -> OptimizerState:

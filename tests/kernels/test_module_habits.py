@@ -111,6 +111,24 @@ def test_an_output_with_a_gradient_of_zeros_is_stepped(device: torch.device) -> 
     assert int(module.iter) == 1
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_tables_that_are_frozen_between_forward_and_backward_are_not_trained(
+    trained: bool, device: torch.device
+) -> None:
+    """As with `nn.EmbeddingBag`, whose weights then get no gradient; per-sample weights still learn."""
+    module = make(device, optimizer=tbe.OptimType.ADAM, learning_rate=1.0)
+    inputs, psw = weighted(device)
+    before = state_of(module)
+    output = module(**inputs) if trained else module(**batch(device))
+    module.weights.requires_grad_(False)
+    output.sum().backward(retain_graph=True)
+    assert is_unchanged(module, before)
+    assert (psw.grad is not None) == trained
+    module.weights.requires_grad_(True)
+    output.sum().backward()
+    assert int(module.iter) == 1
+
+
 def test_two_lookups_in_one_backward_leave_no_half_of_their_gradients(device: torch.device) -> None:
     module = make(device, optimizer=tbe.OptimType.NONE)
     outputs = [module(**batch(device)) for _ in range(2)]

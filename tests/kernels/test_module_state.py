@@ -72,6 +72,18 @@ def test_what_is_put_in_place_is_used_trained_and_saved(
     assert int(second.iter) == int(first.iter) == 2
 
 
+@pytest.mark.parametrize("take", [loaded, assigned, set_one_by_one])
+def test_a_lookup_for_inference_may_be_the_first_after_tensors_were_put_in_place(
+    take: Callable[[Module, dict[str, Tensor]], None], device: torch.device
+) -> None:
+    """What it makes is not left to be written to in training."""
+    first, second = make(device, optimizer=ADAM), make(device, optimizer=ADAM, learning_rate=0.5)
+    take(second, first.state_dict())
+    with torch.inference_mode():
+        second(**batch(device))
+    expect_twins(first, second)
+
+
 def test_a_functional_call_uses_and_trains_what_it_is_given(device: torch.device) -> None:
     module, twin = make(device), make(device)
     before = module.weights.detach().clone()
@@ -180,3 +192,29 @@ def test_hyper_parameters_are_the_checkpoint_s(device: torch.device) -> None:
     assert float(torch.linalg.vector_norm(touched)) <= 1.0 + 1e-6
     first.load_state_dict(make(device, optimizer=ADAGRAD).state_dict())
     expect_twins(first, make(device, optimizer=ADAGRAD))
+
+
+def test_a_lookup_begun_before_a_checkpoint_was_loaded_goes_on_with_what_it_says(device: torch.device) -> None:
+    """What is set afterwards reaches its backward too: the bound of norms, the scale, where row gradients are left."""
+    bounded = make(device, optimizer=ADAGRAD, max_norm=1.0)
+    module = make(device, optimizer=ADAGRAD)
+    output = module(**batch(device))
+    module.load_state_dict(bounded.state_dict())
+    output.sum().backward()
+    step_of = make(device, optimizer=ADAGRAD, max_norm=1.0)
+    step_of(**batch(device)).sum().backward()
+    assert torch.equal(module.weights, step_of.weights)
+
+    module, plain = make(device), make(device)
+    output = module(**batch(device))
+    module.load_state_dict(plain.state_dict())
+    module.gradient_scale = torch.tensor(4.0, device=device)
+    (4 * output.sum()).backward()
+    plain(**batch(device)).sum().backward()
+    assert torch.equal(module.weights, plain.weights)
+
+    module = make(device, optimizer=tbe.OptimType.NONE)
+    output = module(**batch(device))
+    module.load_state_dict(module.state_dict())
+    output.sum().backward()
+    assert module.row_gradients is not None
