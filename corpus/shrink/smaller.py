@@ -206,6 +206,22 @@ def joined_features(case: Case) -> Candidates:
         yield changed(case, feature_table_map=without(case.feature_table_map, f), batches=tuple(batches))
 
 
+def one_feature(case: Case) -> Candidates:
+    """All features of one table as one that has the bags of all, one after the other: offsets stay what they are."""
+    if len(set(case.feature_table_map)) > 1 or case.num_features == 1 or case.is_sampled():
+        return
+    batches = tuple(
+        replace(
+            batch,
+            features=(tuple(bag for feature in batch.features for bag in feature),),  # type: ignore[union-attr]
+            batch_size_per_feature_per_rank=(),
+            feature_requires_grad=(),
+        )
+        for batch in case.batches
+    )
+    yield changed(case, feature_table_map=case.feature_table_map[:1], batches=batches)
+
+
 def in_every_batch(case: Case) -> Candidates:
     """The same sample, or the same entry of a bag, taken from every batch: some faults need batches of one shape."""
     if len(case.batches) < 2 or any(b.is_variable or b.offsets_edits for b in case.batches) or case.is_sampled():

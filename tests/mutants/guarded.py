@@ -57,7 +57,7 @@ HINTS = (
         "ALIGN=bucket.variable_alignment if bags.is_variable else bucket.alignment",
         "ALIGN=bucket.alignment",
         "forward.pooled.variable",
-        size=(3, 3, 6),
+        size=(4, 3, 6),
         guard="hints",
     ),
     Fault(
@@ -190,7 +190,7 @@ VALUES = (
         '"ALIGN": bucket.variable_alignment if batch.bags.is_variable else bucket.alignment',
         '"ALIGN": bucket.alignment',
         "forward.pooled.variable",
-        size=(3, 6, 6),
+        size=(4, 6, 6),
     ),
     Fault(
         "a stale counter",
