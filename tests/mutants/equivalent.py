@@ -18,6 +18,9 @@ EQUIVALENT: dict[str, str] = {
     "backward/psw_gradient.psw_gradient_kernel: dot.to(tl.float32) -> dot": (
         "A store converts to the type of what it points to."
     ),
+    "backward/psw_gradient.psw_gradient_kernel: D -> total_D": (
+        "It bounds the walk over column tiles, and columns beyond D are masked off: more tiles, the same sums."
+    ),
     "backward/short_run.step_short_runs: bucket.end_key - bucket.first_key -> (bucket.end_key + bucket.first_key)": (
         "It bounds the number of programs, which share whatever runs there are, from above."
     ),
