@@ -188,6 +188,19 @@ STATE_FAULTS = (
         "if True:",
         in_short=False,
     ),
+    fault(
+        "the step goes along where per-sample weights have been computed",
+        "functional.py",
+        "            if ctx.step is not None:\n                ctx.step.take = take\n",
+        "            if ctx.step is not None and not ctx.next_functions[1][0].next_functions:\n"
+        "                ctx.step.take = take\n",
+    ),
+    fault(
+        "row gradients that were left go with a load",
+        "module.py",
+        "        self._take_tensors().optimizer.read_norm_bound()\n",
+        "        self._take_tensors().optimizer.read_norm_bound()\n        self._tables.row_gradients = None\n",
+    ),
     fault("the step is counted twice", "optimizers.py", "        self.iter += 1\n", "        self.iter += 2\n"),
     fault(
         "a lookup that is made again counts its bad ids again",

@@ -143,10 +143,14 @@ class Learning(Core):
         for no backward."""
         some = [(subject, p) for subject in self.subjects for p in subject.pending]
         if not some:
-            subject = self.pick(data)
-            pending = self.look_up(subject, data.draw(lookup_cases(self.bare, trained=True), "lookup"))
-            return None if pending is None else (subject, pending)
+            return self.begun(data)
         return some[data.draw(st.integers(0, len(some) - 1), "which lookup")]
+
+    def begun(self, data: st.DataObject) -> tuple[Subject, Pending] | None:
+        """A lookup made now, its per-sample weights trained where there may be any, be they a leaf or not."""
+        subject, case = self.pick(data), data.draw(lookup_cases(self.bare, trained=True), "lookup")
+        pending = self.look_up(subject, case, leaf_is_passed=data.draw(st.booleans(), "psw is a leaf"))
+        return None if pending is None else (subject, pending)
 
     @rule(
         data=st.data(),
@@ -277,7 +281,7 @@ class Learning(Core):
     @rule(data=st.data(), retain=st.booleans(), meta=META)
     def partial_backward(self, data: st.DataObject, retain: bool, meta: bool) -> None:
         """The gradient of the per-sample weights alone, of a leaf or not: nothing is trained."""
-        picked = self.pick_pending(data)
+        picked = self.begun(data) if data.draw(st.booleans(), "a new lookup") else self.pick_pending(data)
         if picked is None:
             return
         subject, pending = picked

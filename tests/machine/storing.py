@@ -77,8 +77,10 @@ class Storing(Learning):
             subject = self.begin_with(dataclasses.replace(other, routing=knobs))
         else:
             subject = self.pick(data)
+        self.leave_gradients(data, subject)
         with self.amid_lookups(data, subject):
             self.take(subject, saved, assign, as_part, meta)
+            self.look_closely(subject)
 
     def take(self, subject: Subject, saved: Saved, assign: bool, as_part: bool, meta: bool) -> None:
         """Load a saved state."""
@@ -135,8 +137,17 @@ class Storing(Learning):
         """`module.weights = Parameter(...)`, or a buffer: used, trained and saved from now on. Lookups made before go
         on with the one that was there."""
         subject = self.pick(data)
+        self.leave_gradients(data, subject)
         with self.amid_lookups(data, subject):
             self.put_in_place(data, subject)
+            self.look_closely(subject)
+
+    def leave_gradients(self, data: st.DataObject, subject: Subject) -> None:
+        """A backward of an optimizer that leaves row gradients, which then outlive what is done to the module."""
+        if self.bare.optimizer.name == "NONE" and not subject.twin.frozen:
+            pending = self.look_up(subject, data.draw(lookup_cases(self.bare), "lookup that leaves gradients"))
+            if pending is not None:
+                self.step_back(subject, pending, False)
 
     def put_in_place(self, data: st.DataObject, subject: Subject) -> None:
         """Another tensor, in the module and in its twin."""
@@ -178,3 +189,4 @@ class Storing(Learning):
         if pending is not None and (self.bare.optimizer.name == "NONE" or data.draw(st.booleans(), "at once")):
             self.step_back(subject, pending, False)
             subject.twin.left = twin.left
+            self.look_closely(subject)
