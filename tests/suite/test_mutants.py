@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import multiprocessing
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,20 @@ def test_the_readmes_show_the_stored_scores() -> None:
     score, sides = [*ledger.summary(ledger.stored().values())], side_by_side.table()
     assert missing(score, (ledger.ROOT / "README.md").read_text()) == set()
     assert missing(score + sides, (ledger.ROOM / "README.md").read_text()) == set()
+
+
+def test_the_readmes_count_the_bank_and_who_saw_it() -> None:
+    mutants = bank()
+    by_hand = sum(m.operator == "by hand" for m in mutants)
+    counted = f"{by_hand} faults planted by hand and {len(mutants) - by_hand} mutants made by operators"
+    assert f"{counted}, {len(EQUIVALENT)} of which cannot be told" in (ledger.ROOT / "README.md").read_text()
+    by = Counter(outcome.by for outcome in ledger.stored().values())
+    room = " ".join((ledger.ROOM / "README.md").read_text().split())
+    assert f"**Equivalent**: {len(EQUIVALENT)} that" in room
+    assert (
+        f"{by['values']} were seen in the values, {by['bounds']} by the bounds guard, {by['races']} as races, "
+        f"{by['hints']} as hints that lie, {by['routings']} only by comparing two routings, {by['overflow']} as an over"
+    ) in room
 
 
 def test_a_readme_whose_score_is_another_is_seen() -> None:
